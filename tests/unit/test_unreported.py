@@ -61,6 +61,7 @@ def test_a_missing_row_has_what_its_workers_noted_and_nothing_else():
         "bytes_pulled": 200,
         "bytes_pushed": 100,
         "validation_loss": None,
+        "sequences": [4, 2],
     }
     (found,) = unreported_rows([row(0, 1)], 2, 2, {1: [noted(1, 1) | {"loss_scale": 8.0}]})
     assert found["loss_scale"] == 8.0

@@ -383,6 +383,22 @@ class ProgressRequest(_message.Message):
     place: str
     def __init__(self, attempts: _Optional[int] = ..., phase: _Optional[_Union[WorkerPhase, str]] = ..., block: _Optional[str] = ..., acquired: _Optional[int] = ..., pushed: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
 
+class DivideRequest(_message.Message):
+    __slots__ = ("attempt", "rows", "seconds")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    rows: int
+    seconds: float
+    def __init__(self, attempt: _Optional[int] = ..., rows: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class DivideReply(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ("nonce", "proof")
     NONCE_FIELD_NUMBER: _ClassVar[int]

@@ -114,6 +114,11 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.Empty.FromString,
                 _registered_method=True)
+        self.Divide = channel.unary_unary(
+                '/luwu.control.v1.Control/Divide',
+                request_serializer=luwu_dot_control_dot_control__pb2.DivideRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.DivideReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -230,6 +235,14 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Divide(self, request, context):
+        """Divides the batch of a worker's next attempt among all workers by their speeds. A worker asks the first of its
+        servers; all workers get the same answer for an attempt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -312,6 +325,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Leave,
                     request_deserializer=luwu_dot_control_dot_control__pb2.LeaveRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.Empty.SerializeToString,
+            ),
+            'Divide': grpc.unary_unary_rpc_method_handler(
+                    servicer.Divide,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.DivideRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.DivideReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -746,6 +764,33 @@ class Control(object):
             '/luwu.control.v1.Control/Leave',
             luwu_dot_control_dot_control__pb2.LeaveRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Divide(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Divide',
+            luwu_dot_control_dot_control__pb2.DivideRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.DivideReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,8 +69,12 @@ class Order:
 
     def share_of(self, attempt: int, rank: int, workers: int) -> list[int]:
         """Return one worker's windows: the shares of all workers, in the order of ranks, are the whole batch."""
+        return self.windows_of(attempt, share(self.batch, rank, workers))
+
+    def windows_of(self, attempt: int, rows: slice) -> list[int]:
+        """Return the windows of some rows of one attempt's batch."""
         first = attempt * self.batch
-        return [self._index(first + place) for place in range(self.batch)[share(self.batch, rank, workers)]]
+        return [self._index(first + place) for place in range(self.batch)[rows]]
 
     def _index(self, position: int) -> int:
         epoch, place = divmod(position, self.windows)
@@ -91,7 +95,11 @@ class Sampler(Order):
 
     def batch_of(self, attempt: int, rank: int, workers: int) -> tuple[Batch, Batch]:
         """Return one worker's share of an attempt: inputs and targets, int64 [share, seq]."""
-        return cut(self.text, self.share_of(attempt, rank, workers), self.seq)
+        return self.rows_of(attempt, share(self.batch, rank, workers))
+
+    def rows_of(self, attempt: int, rows: slice) -> tuple[Batch, Batch]:
+        """Return some rows of an attempt's batch: inputs and targets, int64 [rows, seq]."""
+        return cut(self.text, self.windows_of(attempt, rows), self.seq)
 
 
 def count_windows(text: Tokens, seq: int) -> int:

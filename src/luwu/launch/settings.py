@@ -87,6 +87,8 @@ class RunSettings(DiskSettings, ComputeSettings):
     """sequences a worker computes at a time, inside each block: less memory, same traffic; default: its whole share"""
     eval_every: CountOrZero = 0
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
+    balance: bool = False
+    """give faster workers more sequences of each step, by measured times, on which the last bits then depend"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     restarts: CountOrZero = 3

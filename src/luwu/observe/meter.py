@@ -73,6 +73,8 @@ class StepRecord:
     """Nats per token after this step; None where it was not measured."""
     loss_scale: float | None = None
     """Factor of the attempt's loss; None without loss scaling."""
+    sequences: list[int] | None = None
+    """Sequences of each worker, by rank; None where the batch was divided evenly."""
 
 
 class Meter:
@@ -196,6 +198,7 @@ class Meter:
             bytes_pushed=sum(report["bytes_pushed"] for report in reports.values()),
             validation_loss=_validation_loss(self._shares.get(first["step"], {}), self.workers),
             loss_scale=first.get("loss_scale"),
+            sequences=uneven_sequences(list(reports.values())),
         )
 
     def _began(self, reports: Mapping[int, StepReport]) -> float:
@@ -215,6 +218,12 @@ def _hidden(times: Iterable[tuple[float, float]]) -> float:
 def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:
     """Return an attempt's loss from its workers' losses, in the order of their ranks, so that it has the same bits."""
     return float(sum(part["loss"] * part["sequences"] for part in parts) / sum(part["sequences"] for part in parts))
+
+
+def uneven_sequences(parts: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    """Return the sequences of each worker in an attempt, in the order of the parts; None where all have as many."""
+    found = [part["sequences"] for part in parts]
+    return found if max(found) - min(found) > 1 else None
 
 
 def _validation_loss(shares: Mapping[int, tuple[float, int]], workers: int) -> float | None:

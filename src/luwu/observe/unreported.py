@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from luwu.observe.meter import StepRecord, weighted_loss
+from luwu.observe.meter import StepRecord, uneven_sequences, weighted_loss
 
 Row = dict[str, Any]
 
@@ -57,4 +57,7 @@ def _row(attempt: int, before: int | None, after: int | None, noted: Sequence[Ma
         row["loss"] = weighted_loss(noted)
         if row["loss_scale"] is None:
             del row["loss_scale"]  # the loss was not scaled
+        row["sequences"] = uneven_sequences(noted)
+        if row["sequences"] is None:
+            del row["sequences"]
     return row

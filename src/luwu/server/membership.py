@@ -13,6 +13,7 @@ from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest, first_difference
 from luwu.server.admission import Admission
+from luwu.server.balance import RunBalance
 from luwu.server.lent import CoreT, Lent, ReturnCore
 from luwu.server.progress import RunProgress
 from luwu.server.vacancies import Vacancies
@@ -24,7 +25,8 @@ AnswerT = TypeVar("AnswerT")
 class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
-    ``progress`` is what its workers told of theirs. ``vacancies`` are the places of lost workers that it keeps.
+    ``progress`` is what its workers told of theirs. ``balance`` divides their batches. ``vacancies`` are the places of
+    lost workers that it keeps.
     ``lost`` are the workers whose end failed it, one line each.
 
     Args:
@@ -59,6 +61,7 @@ class Membership(Generic[CoreT]):
         self._first_values = False
         self._admission = Admission(workers, fewest)
         self.progress = RunProgress()
+        self.balance = RunBalance()
         self.lost: list[str] = []
         self._error: LuwuError | None = None
         self._closed = False
@@ -198,6 +201,7 @@ class Membership(Generic[CoreT]):
                 end = until(self.vacancies.seconds)
                 self.vacancies.keep(rank, f"worker {rank} {why}; the run waits for another worker {rank} {end}")
                 self.progress.forget(rank)
+                self.balance.forget(rank)
                 self._changed.notify_all()
             return
         error = lost_at(f"worker {rank} {why}", self.step)

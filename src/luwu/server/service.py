@@ -164,6 +164,14 @@ class ControlService(ABC, Generic[CallerT]):
         worker.run.progress.hear(worker.rank, Report(request.attempts, activity, on_one_line(request.place)))
         return pb.Empty()
 
+    def Divide(self, request: pb.DivideRequest, caller: CallerT) -> pb.DivideReply:  # noqa: N802
+        """Divide the batch of a worker's attempt by the speeds of all workers."""
+        worker = self.worker_of(caller)
+        counts = worker.run.balance.divide(
+            worker.rank, worker.run.workers, request.attempt, request.rows, request.seconds
+        )
+        return pb.DivideReply(rows=counts)
+
     @abstractmethod
     def Status(self, request: pb.StatusRequest, caller: CallerT) -> pb.StatusReply:  # noqa: N802
         """Describe the run."""

@@ -83,6 +83,9 @@ class LocalSession(Session):
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
         self._control.post("Report", pb.ReportRequest(report=json.dumps(report)))
 
+    def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
+        return self._control.call("Divide", request)
+
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send what this worker does."""
         self._control.post("Progress", progress)

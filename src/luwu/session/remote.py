@@ -206,6 +206,9 @@ class RemoteSession(Session):
         for server in self._servers:
             server.close(leave=leave, failure=failure)
 
+    def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
+        return self._servers[0].control.call("Divide", request)
+
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send what this worker does to the first server."""
         if self._progress_call is None or self._progress_call.done():  # else the network is slow, and this is no news

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
 from luwu.core.errors import ConfigError, ServerError
@@ -16,14 +18,16 @@ from luwu.core.manifest import Manifest
 from luwu.core.progress import Activity
 from luwu.core.protocols import Endpoint, LossScale
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
+from luwu.session.batch_share import BatchShare, WorkTimer
 from luwu.session.progress import ProgressTeller
 from luwu.store.run_record import Counts
 
 if TYPE_CHECKING:
-    from luwu.control import control_pb2 as pb
     from luwu.server.server import LocalServer
 
 SessionT = TypeVar("SessionT", bound="Session")
+
+MOST_ROWS = 1 << 32
 
 
 def choose_place(rank: int | None, workers: int | None) -> tuple[int, int]:
@@ -78,6 +82,7 @@ class Session(OfThisProcess, ABC):
         self._closed = False
         self._endpoint: Endpoint | None = None
         self._progress: ProgressTeller | None = None
+        self._timer = WorkTimer()
 
     def __enter__(self: SessionT) -> SessionT:
         return self
@@ -145,6 +150,29 @@ class Session(OfThisProcess, ABC):
             StoreSpaceError: the disk has no room for what the next steps write; training may go on without it.
         """
 
+    def divide_batch(self, rows: int) -> BatchShare:
+        """Return this worker's rows of the next attempt's batch, divided so that all workers finish together.
+
+        Call it before each attempt's forward, on every worker. Batches are divided evenly at first; after some attempts
+        a worker that takes longer for a row gets fewer rows. Multiply the mean loss of the rows by the share's
+        ``weight``: the step then is that of the whole batch, within rounding, however it is divided. The division
+        depends on measured times, so a run that is made again may have other bits.
+
+        Args:
+            rows: rows of the whole batch, the same on every worker; at least one for each.
+
+        Raises:
+            ServerError: the session has no model yet. ConfigError: another worker has another batch, or there are
+            fewer rows than workers.
+        """
+        if not 0 < rows < MOST_ROWS:
+            raise ConfigError(
+                f"rows: expected 1 to {MOST_ROWS - 1}, found {rows}; give the whole batch's number of rows"
+            )
+        self._timer.begin(time.monotonic(), self._waited_seconds)
+        request = pb.DivideRequest(attempt=self.attempts, rows=rows, seconds=self._timer.seconds)
+        return BatchShare.of(self._divide(request).rows, self.rank)
+
     @abstractmethod
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to the program that started the server; nothing comes back."""
@@ -156,6 +184,7 @@ class Session(OfThisProcess, ABC):
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
+        self._timer.end(time.monotonic(), self._waited_seconds)
         self.attempts += 1
         if committed:
             self.step += 1
@@ -193,8 +222,16 @@ class Session(OfThisProcess, ABC):
         if reply.HasField("loss_scale"):
             self.loss_scale = reply.loss_scale.scale, reply.loss_scale.good_steps
 
+    @property
+    def _waited_seconds(self) -> float:
+        return float(self.endpoint.stats()["wait_seconds"])
+
     @abstractmethod
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...
+
+    @abstractmethod
+    def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
+        """Ask a server that every worker asks."""
 
     @abstractmethod
     def send_progress(self, progress: pb.ProgressRequest) -> None:

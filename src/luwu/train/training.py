@@ -16,7 +16,7 @@ from luwu.core.errors import AttemptVoidError, DataError, LuwuError
 from luwu.core.files import replace_text
 from luwu.core.room import Room, is_full
 from luwu.data.corpus import Corpus
-from luwu.data.sampler import Sampler, mixed
+from luwu.data.sampler import Sampler, mixed, share
 from luwu.data.tokenizer import Tokens
 from luwu.launch.checks import check_steps
 from luwu.launch.folder import RunFolder
@@ -132,6 +132,7 @@ class Trainer:
         self._device = device
         self._optimizer = make_optimizer(settings.optimizer, model.module)
         self._ended = time.monotonic()  # end of the attempt before
+        self._counts: tuple[int, ...] = ()  # sequences of each worker in that attempt, where they follow the speeds
         self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
@@ -147,7 +148,7 @@ class Trainer:
         lr = self._settings.optimizer.rate(before, run.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        inputs, targets = self._sampler.batch_of(attempt, session.rank, session.workers)
+        inputs, targets = self._sampler.rows_of(attempt, self._rows())
         torch.manual_seed(int.from_bytes(mixed(run.seed, attempt, session.rank)[:8], "little"))
         loss = self._predict(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
         # The server divides by the number of workers; a worker with more sequences than another must weigh more.
@@ -186,6 +187,18 @@ class Trainer:
             self._ended += time.monotonic() - validating
         self._report(words)
         return last
+
+    def _rows(self) -> slice:
+        """Return this worker's rows of the next attempt's batch."""
+        session, run = self._session, self._settings.run
+        if not run.balance:
+            return share(run.batch, session.rank, session.workers)
+        divided = session.divide_batch(run.batch)
+        if session.rank == 0 and self._counts not in ((), divided.counts):
+            words = ", ".join(map(str, divided.counts))
+            self._report({"kind": "say", "text": f"the workers now take {words} sequences a step, by their speeds"})
+        self._counts = divided.counts
+        return divided.rows
 
     def _times_since(self, began: float, before: Mapping[str, Any]) -> dict[str, Any]:
         """The times and bytes of `StepReport` at the end of an attempt, from the endpoint's counts at its beginning."""

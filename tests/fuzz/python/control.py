@@ -17,6 +17,7 @@ from luwu.core import errors
 from luwu.core.division import Standing
 from luwu.core.manifest import Manifest
 from luwu.errors import AuthenticationError, LuwuError, ServerError
+from luwu.server.balance import RunBalance
 from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of
 from luwu.server.network_service import NetworkService
@@ -37,6 +38,7 @@ CALLS = {
     "Initialised": pb.InitialisedRequest, "SetSegments": pb.SetSegmentsRequest, "Begin": pb.BeginRequest,
     "Commit": pb.CommitRequest, "Decide": pb.DecideRequest, "Snapshot": pb.SnapshotRequest,
     "Report": pb.ReportRequest, "Leave": pb.LeaveRequest, "Progress": pb.ProgressRequest, "Status": pb.StatusRequest,
+    "Divide": pb.DivideRequest,
 }  # fmt: skip
 PROVED = ("JoinWorker", "JoinSwitch", "Status")
 BEFORE_JOIN = ("Hello", *PROVED)
@@ -106,6 +108,7 @@ class _Run:
     def __init__(self, initialised: bool) -> None:
         self._core = _Core(initialised)
         self.progress = RunProgress()
+        self.balance = RunBalance()
         self.vacancies = Vacancies(1.5)
 
     def peer_of(self, rank: int) -> str:
