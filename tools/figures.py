@@ -56,7 +56,15 @@ SECTIONS = {
         "network_faults",
         "strangers",
     ),
-    "Training": ("train_vs_deepspeed", "train_vs_torch", "worker_memory", "micro_batches", "lora", "streaming_memory"),
+    "Training": (
+        "train_vs_deepspeed",
+        "train_vs_torch",
+        "uneven",
+        "worker_memory",
+        "micro_batches",
+        "lora",
+        "streaming_memory",
+    ),
     "The server": ("optimizer_memory", "optimizer_disk", "state_8bit", "clipping", "snapshots", "out_of_core"),
     "Between processes": (
         "fabric_local",
