@@ -51,6 +51,7 @@ SECTIONS = {
         "engines",
         "power_cuts",
         "step_machine",
+        "simulated_jobs",
         "fault_points",
         "rot",
         "network_faults",

@@ -6,4 +6,5 @@ NB_MODULE(_native_testing, module) {
     nanobind::module_::import_("luwu._native");  // has the types and errors that this one shares
     luwu::bench::bind_fabric(module);
     luwu::bench::bind_kernels(module);
+    luwu::bench::bind_step(module);
 }

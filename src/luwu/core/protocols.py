@@ -25,11 +25,14 @@ HyperParameters = tuple[float, ...]
 LossScale = tuple[float, int]
 """Scale of an attempt's loss, and the number of attempts in a row before it that were committed at the same scale."""
 
+ROLLED_BACK = 0
 COMMITTED = 1
+PREPARED = 2
 NOT_FINITE = 3
 VOID = 4
-"""Ends of an attempt: committed; rolled back because a gradient was not finite, which nobody asked for; void, because a
-worker was lost: all make it again."""
+"""Ends of an attempt, as `StepEnd` of control.proto has them: rolled back because a worker asked for it; committed;
+prepared by one server of several, which waits for the decision; rolled back because a gradient was not finite; void,
+because a worker was lost: all make it again."""
 
 
 class OptimizerKind(Protocol):

@@ -14,6 +14,7 @@ from luwu.control.client import ControlClient
 from luwu.control.links import LinkEndpoint, WorkerLink
 from luwu.core.division import Division
 from luwu.core.protocols import HyperParameters, LossScale, Memory
+from luwu.session.decision import decide
 
 
 class RemoteEndpoint:
@@ -150,24 +151,21 @@ class RemoteEndpoint:
             self._data.count_wait(asked, started)
 
     def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
-        """Return the decision on a step: all servers that have prepared it commit it, or none."""
-        squares = [reply.squares for reply in replies if reply.HasField("squares")]
-        known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
-        total = sum(squares) if known else None  # in the servers' order, so that all workers say the same
+        """Return the end of a step, once every server that has prepared it knows the decision."""
+        decision = decide(
+            [int(reply.end) for reply in replies],
+            [reply.squares if reply.HasField("squares") else None for reply in replies],
+        )
+        total = decision.squares
         # A negative sum of squares is a fault of a server; the norm is NaN then.
         self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
-        ends = [reply.end for reply in replies]
-        prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]
-        commits = all(end == pb.PREPARED for end in ends) or all(end == pb.COMMITTED for end in ends)
-        request = pb.DecideRequest(commits=commits, squares=total)
+        request = pb.DecideRequest(commits=decision.commits, squares=total)
+        prepared = [
+            control for control, reply in zip(self._controls, replies, strict=True) if reply.end == pb.PREPARED
+        ]
         for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
             control.finish(call)
-        if commits:
-            return int(pb.COMMITTED)
-        if pb.VOID in ends:
-            return int(pb.VOID)
-        # A worker that gave the step up told every server; a gradient that is not finite is known to one alone.
-        return int(pb.NOT_FINITE if pb.NOT_FINITE in ends else pb.ROLLED_BACK)
+        return decision.end
 
     def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
         """Return the answers of all servers."""

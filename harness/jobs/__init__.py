@@ -1,0 +1,1 @@
+"""Whole jobs on the pure machines: workers, servers and their disks, in any order of events, with faults."""

@@ -1,0 +1,90 @@
+"""Rules of the processes around the machines, each broken in a class of its own: histories must notice every one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from harness.jobs.reference import Counts
+from harness.jobs.world import Rules
+from luwu.core.division import Share, Standing
+from luwu.core.protocols import COMMITTED, PREPARED
+from luwu.server.admission import Admission
+from luwu.session.decision import Decision
+
+
+class _CommitsWithSome(Rules):
+    """A step is committed where some servers have prepared it."""
+
+    def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
+        found = super().decide(ends, squares)
+        return Decision(COMMITTED, True, found.squares) if PREPARED in ends else found
+
+
+class _OpensAtTheNewest(Rules):
+    """Each server opens its store at its newest step, which the others may not have."""
+
+    def share_out(self, standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
+        return [Share(len(standings), standing.uuid, standing.steps[0]) for standing in standings]
+
+
+class _ForgetsAttempts(Rules):
+    """A worker that joins counts only committed steps, so it uses samples twice."""
+
+    def counts_at_join(self, counts: Counts) -> Counts:
+        return Counts(counts.step, counts.step, 0)
+
+
+class _TakesPlacesAtOnce(Rules):
+    """A worker comes to a place before the end of the attempt that the one before was in."""
+
+    def place_is_free(self, machine: Any, rank: int) -> bool:
+        return True
+
+
+class _KeepsPushes(Rules):
+    """What is under way from a lost worker still comes."""
+
+    def drop_pushes(self, pushes: deque[tuple[int, int]]) -> None:
+        pass
+
+
+class _TellsNoLoss(Rules):
+    """The machine does not hear of a lost worker."""
+
+    def lose(self, machine: Any, rank: int) -> list[tuple[Any, ...]]:
+        return []
+
+
+class _GoesOnUndecided(Rules):
+    """A worker begins the next step before all servers know the decision on the last one."""
+
+    waits_for_decides = False
+
+
+class _AnswersBeforeTheSync(Rules):
+    """A commit is answered before its record is durable."""
+
+    syncs_records = False
+
+
+BROKEN: Mapping[str, type[Rules]] = {
+    (found.__doc__ or "").rstrip("."): found
+    for found in (
+        _CommitsWithSome, _OpensAtTheNewest, _ForgetsAttempts, _TakesPlacesAtOnce, _KeepsPushes,
+        _TellsNoLoss, _GoesOnUndecided, _AnswersBeforeTheSync,
+    )
+}  # fmt: skip
+
+
+LATE_CALLS = "Late calls of a lost worker count for the one in its place"
+
+
+@contextmanager
+def late_calls_count() -> Iterator[None]:
+    """Context manager: break the rule of `LATE_CALLS`, which the machine of places keeps."""
+    with patch.object(Admission, "holds", lambda self, rank, tenure: rank in self.joined):
+        yield

@@ -1,0 +1,158 @@
+"""The executor of a simulated server's step machine: its work on gradients and disk ends in any order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from harness.jobs.disk import Disk, Version
+from harness.jobs.reference import Counts, require
+from luwu import _native_testing
+from luwu.core.protocols import COMMITTED, PREPARED
+
+if TYPE_CHECKING:
+    from harness.jobs.world import World
+
+Tell = Callable[[int, float | None], None]
+"""Function that answers all who voted: the end of the step, and its sum of squares."""
+
+
+class Executor:
+    """Carries out the machine's actions.
+
+    Args:
+        world: the history.
+        number: the server's.
+        disk: its disk, whose store is open.
+        workers: number of workers of the run.
+        tell: answers a vote.
+        tell_end: the same, where the step is over.
+
+    Attributes:
+        attached: tenure of the worker that attached last, by rank.
+        failed: the run has failed, and the machine is told so.
+        works: what is under way.
+    """
+
+    def __init__(self, world: World, number: int, disk: Disk, workers: int, tell: Tell, tell_end: Tell) -> None:
+        self._world, self._number, self._disk, self._workers = world, number, disk, workers
+        self._tell, self._tell_end = tell, tell_end
+        shape = world.shape
+        self.machine = _native_testing.StepMachine(shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts))
+        self.attached: dict[int, int] = {}
+        self.failed = False
+        self.works: list[Callable[[], None]] = []
+        self._sums: dict[int, list[tuple[int, int, int]]] = {}  # rank, tenure, attempt of gradients, by block
+        self._owed: set[int] = set()
+
+    @property
+    def counts(self) -> Counts:
+        """Return the steps and attempts that were answered."""
+        return Counts(*self.machine.counts)
+
+    def act(self, actions: list[tuple[Any, ...]]) -> None:
+        """Carry out actions of the machine, in their order."""
+        for name, *what in actions:
+            begin = getattr(self, f"_do_{name}", None)
+            if begin is not None:
+                begin(*what)
+
+    def push(self, rank: int, tenure: int, block: int, attempt: int) -> None:
+        """Take a worker's gradient of an attempt."""
+        self._sums.setdefault(block, []).append((rank, tenure, attempt))
+        self.act(self.machine.push(rank, block))
+
+    def work(self, number: int) -> None:
+        """End one of the works that are under way."""
+        self.works.pop(number)()
+
+    def close(self) -> None:
+        """End the work that is owed to a step that was answered, and no other; then the store is closed."""
+        while self._owed and self.works:
+            self.work(0)
+        self._disk.sync()
+
+    def _do_fail(self, why: str) -> None:
+        require(self.failed, f"the step machine failed the run: {why}")
+
+    def _do_refuse(self, why: str) -> None:
+        require(False, f"the step machine refused: {why}")
+
+    def _do_give_back(self, block: int) -> None:
+        self._sums.pop(block, None)
+
+    def _check_sum(self, block: int) -> None:
+        """Check that a sum has one gradient of each worker, of the attempt that the machine is in."""
+        found = self._sums.get(block, [])
+        expected = sorted(range(self._workers))
+        require(sorted(rank for rank, _, _ in found) == expected, f"a sum has gradients of {found}")
+        attempt = self.counts.attempts
+        require(all(made == attempt for _, _, made in found), f"a sum of attempt {attempt} has gradients of {found}")
+        for rank, tenure, _ in found:
+            require(tenure == self.attached[rank], f"a sum has a gradient of a lost worker: {found}")
+
+    def _spoil(self) -> float:
+        """Note a gradient that is not finite; return the sum of squares of a block's gradient."""
+        attempt = self.counts.attempts
+        if self._world.reference.spoiled.get(attempt) != self._number:
+            return 1.0
+        self.act(self.machine.spoiled())
+        return math.nan
+
+    def _do_keep(self, block: int) -> None:
+        self._check_sum(block)
+        self.works.append(lambda: self.act(self.machine.kept(block, self._spoil())))
+
+    def _do_update(self, block: int, keeps: bool) -> None:
+        if keeps:
+            self._do_keep(block)
+        self._check_sum(block)
+        self._disk.write_chunks()
+        self.works.append(lambda: self._written(block))
+
+    def _written(self, block: int) -> None:
+        if block not in self._owed:
+            self._spoil()
+        self.act(self.machine.written(block))
+
+    def _do_settle(self, blocks: list[int]) -> None:
+        self._owed.update(blocks)
+        for block in blocks:
+            self.works.append(lambda block=block: self._settled(block))
+
+    def _settled(self, block: int) -> None:
+        self._disk.write_chunks()
+        self.act(self.machine.caught_up(block))
+        self.act(self.machine.written(block))
+
+    def _do_take_back(self, blocks: list[int]) -> None:
+        self.works.append(lambda: self.act(self.machine.taken_back()))
+
+    def _do_write_record(self, step: int, attempts: int, rolled_back: int) -> None:
+        counts = Counts(step, attempts, rolled_back)
+        value = (*self._disk.current.value, attempts - 1)
+        reference = self._world.reference
+        require(counts == reference.counts[step], f"step {step} is committed with {counts}")
+        require(value == reference.values[step], f"step {step} is committed with the attempts {value}")
+        self._disk.write_record(Version(counts, value))
+        self.works.append(self._recorded)
+
+    def _recorded(self) -> None:
+        if self._world.rules.syncs_records:
+            self._disk.sync()
+        self._owed.clear()
+        self.act(self.machine.recorded())
+
+    def _do_answer(self, end: int, squares: float) -> None:
+        require(end == PREPARED, "only a prepared step is answered before its end")
+        self._tell(end, _known(squares))
+
+    def _do_end_step(self, end: int, squares: float) -> None:
+        self._sums.clear()
+        require(end != COMMITTED or self.counts.step <= self._world.shape.steps, "there is a step too many")
+        self._tell_end(end, _known(squares))
+
+
+def _known(squares: float) -> float | None:
+    return None if squares < 0 else squares

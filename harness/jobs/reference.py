@@ -1,0 +1,88 @@
+"""What every job of a history must come to, whatever happens to it: the data decides, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Counts(NamedTuple):
+    """Committed steps, ended attempts, and attempts that were rolled back."""
+
+    step: int = 0
+    attempts: int = 0
+    rolled_back: int = 0
+
+
+class ViolationError(AssertionError):
+    """A promise that a history breaks."""
+
+
+def require(kept: bool, what: str) -> None:
+    """Raise ViolationError where a promise is not kept."""
+    if not kept:
+        raise ViolationError(what)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a job. ``lasting``: a lost worker's place is kept for another; a server of several does not do that."""
+
+    servers: int
+    workers: int
+    blocks: int
+    steps: int
+    max_norm: float | None
+    lasting: bool
+
+    @staticmethod
+    def draw(dice: random.Random) -> Shape:
+        """Draw one."""
+        servers = dice.choice((1, 1, 2, 2, 3))
+        return Shape(
+            servers=servers,
+            workers=dice.choice((1, 2, 2, 3)),
+            blocks=dice.choice((1, 2)),
+            steps=dice.choice((2, 3, 4)),
+            max_norm=dice.choice((None, None, 1.0, 1e9)),
+            lasting=servers == 1 and dice.random() < 0.8,
+        )
+
+
+@dataclass
+class Reference:
+    """Ends of the attempts, which depend on their numbers alone, and what the stores hold after each step.
+
+    An attempt is given up by worker 0, or has a gradient that is not finite on one server, or is committed. A store's
+    value after a step is the numbers of the attempts that made it.
+    """
+
+    seed: int
+    shape: Shape
+    given_up: set[int] = field(default_factory=set)
+    spoiled: dict[int, int] = field(default_factory=dict)  # server with the gradient, by attempt
+    values: list[tuple[int, ...]] = field(default_factory=lambda: [()])  # by step
+    counts: list[Counts] = field(default_factory=lambda: [Counts()])  # by step
+
+    def __post_init__(self) -> None:
+        dice = random.Random(self.seed)
+        attempt = 0
+        while len(self.values) <= self.shape.steps:
+            fate = dice.random()
+            if fate < 0.1:
+                self.given_up.add(attempt)
+            elif fate < 0.2:
+                self.spoiled[attempt] = dice.randrange(self.shape.servers)
+            else:
+                step = len(self.values)
+                self.values.append((*self.values[-1], attempt))
+                self.counts.append(Counts(step, attempt + 1, attempt + 1 - step))
+            attempt += 1
+
+    def allows(self, counts: Counts) -> bool:
+        """Say whether a job may stand there: after a step, and perhaps after attempts that were rolled back."""
+        step = self.counts[counts.step]
+        since = range(step.attempts, counts.attempts)
+        rolled_back = step.rolled_back + len(since) == counts.rolled_back
+        return rolled_back and all(attempt in self.given_up or attempt in self.spoiled for attempt in since)

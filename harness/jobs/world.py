@@ -1,0 +1,184 @@
+"""A history of one job: everything that is under way happens in a random order, with faults among it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from harness.jobs.reference import Counts, Reference, Shape, require
+from harness.jobs.server import UUID, Server
+from harness.jobs.worker import Worker
+from luwu.core.division import Share, Standing, share_out
+from luwu.session.decision import Decision, decide
+
+FAULTS = 6
+"""Most faults in a history. After them it must come to its end."""
+
+FAULT_CHANCE = 0.01
+MOST_EVENTS = 20_000
+"""Events after which a history counts as one that makes no progress; the longest have some two thousand."""
+
+ItemT = TypeVar("ItemT")
+
+
+class Rules:
+    """What processes around the machines must do. Controls break one of them at a time."""
+
+    waits_for_decides = True
+    syncs_records = True
+
+    def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
+        """Decide on a step for all servers."""
+        return decide(ends, squares)
+
+    def share_out(self, standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
+        """Choose the step at which the servers open their stores."""
+        return share_out(standings, urls)
+
+    def counts_at_join(self, counts: Counts) -> Counts:
+        """Return the counts that a worker begins with: the store's."""
+        return counts
+
+    def place_is_free(self, machine: Any, rank: int) -> bool:
+        """Say whether a worker may take a place: nothing of the one before is left."""
+        return bool(machine.may_join(rank))
+
+    def drop_pushes(self, pushes: deque[tuple[int, int]]) -> None:
+        """Drop what is under way from a lost worker, before its loss is told to the machine."""
+        pushes.clear()
+
+    def lose(self, machine: Any, rank: int) -> list[tuple[Any, ...]]:
+        """Tell the machine of a lost worker."""
+        return list(machine.lose(rank))
+
+
+class World:
+    """A history. All of it follows from its seed."""
+
+    def __init__(self, seed: int, rules: Rules | None = None) -> None:
+        self.dice = random.Random(seed)
+        self.rules = rules or Rules()
+        self.shape = Shape.draw(self.dice)
+        self.reference = Reference(self.dice.getrandbits(32), self.shape)
+        self.events = 0
+        self.faults: list[str] = []
+        self._faults_left = self.dice.randint(0, FAULTS)
+        self._under_way: list[Callable[[], None]] = []
+        self._told = Counts()  # of the last step that a worker was told as committed
+        self.uuids = [UUID, *(uuid.uuid5(uuid.UUID(UUID), str(number)).hex for number in range(1, self.shape.servers))]
+        self.servers = [Server(self, number) for number in range(self.shape.servers)]
+        self.workers: list[Worker] = []
+        self._start_all()
+
+    def later(self, event: Callable[[], None]) -> None:
+        """Let something happen, after any number of other events."""
+        self._under_way.append(event)
+
+    def shuffled(self, items: Sequence[ItemT]) -> list[ItemT]:
+        """Return items in a random order."""
+        return self.dice.sample(items, len(items))
+
+    def run(self) -> None:
+        """Play the history; raises ViolationError where a promise is broken."""
+        while not self._is_over():
+            self.events += 1
+            require(self.events < MOST_EVENTS, "the job makes no progress")
+            if self._faults_left and self.dice.random() < FAULT_CHANCE:
+                self._faults_left -= 1
+                self._fault()
+            self._happen()
+            self._look_after_processes()
+        for server in self.servers:
+            expected = self.reference.counts[-1], self.reference.values[-1]
+            require(tuple(server.disk.current) == expected, f"a store ends with {server.disk.current}")
+
+    def _is_over(self) -> bool:
+        """Say whether all workers are done. The user starts them again if the last step was not durable."""
+        if not all(worker.ended == "done" for worker in self.workers):
+            return False
+        for server in self.servers:
+            server.close()
+        lost = any(server.disk.current.counts.step < self.shape.steps for server in self.servers)
+        if not lost or self.shape.max_norm is None:
+            return True
+        self._start_all()
+        return False
+
+    def check_told(self, counts: Counts) -> None:
+        """Check a step that a worker is told as committed, and remember it."""
+        require(counts == self.reference.counts[counts.step], f"a worker counts {counts}")
+        self._told = max(self._told, counts)
+
+    def check_opened(self, counts: Counts) -> None:
+        """Check the counts that a worker begins with. With clipping the last step that was told may not be durable."""
+        require(self.reference.allows(counts), f"a worker begins with {counts}")
+        lost = self._told.step - counts.step
+        require(lost <= (self.shape.max_norm is not None), f"step {self._told.step} was told, and {lost} are lost")
+
+    # ---- what happens
+
+    def _happen(self) -> None:
+        works = [run.works for server in self.servers if (run := server.run) is not None and run.works]
+        number = self.dice.randrange(max(1, len(self._under_way) + len(works)))
+        if number < len(self._under_way):
+            events = self._under_way
+            events[number], events[-1] = events[-1], events[number]
+            events.pop()()
+        elif works:
+            chosen = works[number - len(self._under_way)]
+            run = next(server.run for server in self.servers if server.run is not None and server.run.works is chosen)
+            run.work(self.dice.randrange(len(chosen)))
+        else:  # nothing is under way: time passes
+            for server in self.servers:
+                server.let_time_pass()
+
+    def _fault(self) -> None:
+        kind = self.dice.choice(("kill", "kill", "fence", "server", "all"))
+        self.faults.append(f"{self.events} {kind}")
+        living = [worker for worker in self.workers if not worker.ended]
+        if kind == "server":
+            self._kill_server(self.dice.choice(self.servers))
+        elif kind == "all":
+            for server in self.servers:
+                self._kill_server(server)
+        elif living:
+            worker = self.dice.choice(living)
+            run = self.dice.choice(self.servers).run
+            if kind == "kill":
+                worker.end("killed")
+            elif run is not None and worker in run.people:
+                run.lose(worker)
+
+    def _kill_server(self, server: Server) -> None:
+        if server.alive:
+            server.die()
+            self.later(lambda: setattr(server, "alive", True))
+
+    # ---- who starts what
+
+    def _look_after_processes(self) -> None:
+        """Start workers again, as a launcher does: one at the place of a lost one, or all where the run has ended."""
+        ended = [worker for worker in self.workers if worker.ended and worker.ended != "done"]
+        if not ended:
+            return
+        run = self.servers[0].run
+        if self.shape.lasting and run is not None and not run.over:
+            for worker in ended:
+                if worker not in run.people:
+                    self.workers[self.workers.index(worker)] = Worker(self, worker.rank, worker.workers)
+        elif all(worker.ended for worker in self.workers):
+            self._start_all()
+
+    def _start_all(self) -> None:
+        count = self.dice.randint(1, self.shape.workers)
+        self.workers = [Worker(self, rank, count) for rank in range(count)]
+
+
+def play(seed: int, rules: Rules | None = None) -> World:
+    """Play a history to its end, and return it; raises ViolationError, with the seed."""
+    world = World(seed, rules)
+    world.run()
+    return world
