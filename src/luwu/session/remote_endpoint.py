@@ -160,9 +160,7 @@ class RemoteEndpoint:
         # A negative sum of squares is a fault of a server; the norm is NaN then.
         self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
         request = pb.DecideRequest(commits=decision.commits, squares=total)
-        prepared = [
-            control for control, reply in zip(self._controls, replies, strict=True) if reply.end == pb.PREPARED
-        ]
+        prepared = [control for control, reply in zip(self._controls, replies, strict=True) if reply.end == pb.PREPARED]
         for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
             control.finish(call)
         return decision.end
