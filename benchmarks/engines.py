@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,9 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kit.common import PROGRAMS, ROOT, BenchmarkError, NotInstalledError, Options, Row, arguments, result, run, table
+from kit.common import PROGRAMS, ROOT, BenchmarkError, NotInstalledError, Row, arguments, result, run, table
+from kit.processes import in_a_session
 
-from harness.slurm import SlurmCluster, slurm_cluster, why_no_slurm
+from harness.cluster_training import is_same, processes_at_gate
+from harness.ports import free_ports
+from harness.slurm import slurm_cluster, why_no_slurm
+from harness.torchrun import elastic_node
 from luwu.control.credentials import Credentials
 from luwu.core.words import counted
 from luwu.server.network import NetworkServer
@@ -47,14 +49,8 @@ exec {python} -m luwu.cli launch slurm --server "--store {folder}/store --memory
 Started = tuple[Callable[[], bool], Callable[[], None]]
 """Two functions of a job: one says whether it runs, and the other kills its worker 1."""
 
-Engine = Callable[[Path, Options], Any]
+Engine = Callable[[Path], Any]
 """Context manager that starts a job which trains in a folder, and yields its functions."""
-
-
-def process_at_gate(folder: Path, rank: int) -> int | None:
-    """Return the process of a worker that waits in the middle of the step; None: none does."""
-    file = folder / f"at-gate-{rank}"
-    return int(file.read_text()) if file.exists() else None
 
 
 def wait_until(is_so: Callable[[], bool], runs: Callable[[], bool], folder: Path, what: str) -> None:
@@ -69,47 +65,24 @@ def wait_until(is_so: Callable[[], bool], runs: Callable[[], bool], folder: Path
 
 def kill_worker(folder: Path) -> None:
     """Kill worker 1."""
-    process = process_at_gate(folder, 1)
-    assert process is not None
-    os.kill(process, signal.SIGKILL)
+    os.kill(processes_at_gate(folder)[1], signal.SIGKILL)
 
 
 @contextmanager
-def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program whose output goes to a file of the folder; end it at the end."""
-    environment = ENVIRONMENT | {"LUWU_JOB_KEY": KEY}
-    with (folder / "output").open("a") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@contextmanager
-def by_torchrun(folder: Path, options: Options) -> Iterator[Started]:
+def by_torchrun(folder: Path) -> Iterator[Started]:
     """Run a torchrun for each of two nodes, beside a server; the second one is what is killed."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    (port,) = free_ports(1)
     settings = ServerSettings(
         stores=(folder / "store",), workers=2, min_workers=1, listen="127.0.0.1:0", memory=64 << 20
     )
     with ExitStack() as stack:
         server = stack.enter_context(NetworkServer(settings, Credentials(KEY.encode())))
-        ENVIRONMENT["LUWU_SERVER"] = server.url
-        nodes = []
-        for is_host in (1, 0):
-            meeting = f"is_host={is_host},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6"
-            nodes.append(stack.enter_context(started(
-                folder, sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1",
-                "--max-restarts", "9", "--monitor-interval", "0.1", "--rdzv-backend", "c10d", "--rdzv-id", "luwu",
-                "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", meeting, "-m", "harness.cluster_training",
-                str(folder),
-            )))  # fmt: skip
+        environment = ENVIRONMENT | {"LUWU_JOB_KEY": KEY, "LUWU_SERVER": server.url}
+        program = ("-m", "harness.cluster_training", str(folder))
+        nodes = [
+            stack.enter_context(in_a_session(elastic_node(port, *program, first=first), environment, folder / "output"))
+            for first in (True, False)
+        ]
 
         def kill() -> None:
             os.killpg(nodes[1].pid, signal.SIGKILL)
@@ -119,13 +92,13 @@ def by_torchrun(folder: Path, options: Options) -> Iterator[Started]:
         try:
             yield lambda: nodes[0].poll() is None, kill
         finally:  # workers of a torchrun that was killed wait on
-            for rank in range(2):
-                with suppress(ProcessLookupError, TypeError):
-                    os.kill(process_at_gate(folder, rank), signal.SIGKILL)  # type: ignore[arg-type]
+            for process in processes_at_gate(folder).values():
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
 
 @contextmanager
-def by_slurm(folder: Path, options: Options) -> Iterator[Started]:
+def by_slurm(folder: Path) -> Iterator[Started]:
     """Submit a job of two nodes to a Slurm of this machine."""
     if why := why_no_slurm():
         raise NotInstalledError(why)
@@ -136,20 +109,17 @@ def by_slurm(folder: Path, options: Options) -> Iterator[Started]:
         cluster = stack.enter_context(slurm_cluster(Path(own), 2))
         cluster.environment |= ENVIRONMENT
         job = cluster.submit(script, folder / "output")
-        yield lambda: _runs(cluster, job), lambda: kill_worker(folder)
-
-
-def _runs(cluster: SlurmCluster, job: str) -> bool:
-    return cluster.state(job) in {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING"}
+        yield lambda: not cluster.has_ended(job), lambda: kill_worker(folder)
 
 
 @contextmanager
-def by_ray(folder: Path, options: Options) -> Iterator[Started]:
+def by_ray(folder: Path) -> Iterator[Started]:
     """Run Ray Train with two workers."""
     python = ROOT / "build" / "clusters" / "bin" / "python"
     if not python.exists():
         raise NotInstalledError(f"Ray is not installed ({python} is missing): run tools/clusters.sh")
-    with started(folder, str(python), str(PROGRAMS / "ours" / "ray_train.py"), str(folder)) as process:
+    command = [str(python), str(PROGRAMS / "ours" / "ray_train.py"), str(folder)]
+    with in_a_session(command, ENVIRONMENT, folder / "output") as process:
         yield lambda: process.poll() is None, lambda: kill_worker(folder)
 
 
@@ -159,32 +129,30 @@ ENGINES: Mapping[str, tuple[Engine, bool]] = {
 """The engines, and whether one starts a worker again while the other stays."""
 
 
-def play(engine: Engine, folder: Path, options: Options, kills: bool, stays: bool) -> tuple[dict[str, Any], float]:
+def play(engine: Engine, folder: Path, kills: bool, stays: bool) -> tuple[dict[str, Any], float]:
     """Run a job, in which a worker is killed or none; return the model, and the seconds until the step is committed."""
     folder.mkdir()
     seconds = 0.0
-    with engine(folder, options) as (runs, kill):
-        wait_until(
-            lambda: all(process_at_gate(folder, rank) for rank in range(2)), runs, folder, "the middle of a step"
-        )
-        other, began = process_at_gate(folder, 0), time.monotonic()
+    with engine(folder) as (runs, kill):
+        wait_until(lambda: len(processes_at_gate(folder)) == 2, runs, folder, "the middle of a step")
+        other, began = processes_at_gate(folder)[0], time.monotonic()
         if kills:
             kill()
         (folder / "gate").touch()
         if kills:
             wait_until((folder / "passed").exists, runs, folder, "the step that a worker was killed in")
             seconds = time.monotonic() - began
-            if (process_at_gate(folder, 0) == other) != stays:
+            if (processes_at_gate(folder)[0] == other) != stays:
                 raise BenchmarkError(f"the other worker {'was started again' if stays else 'stayed'}")
         wait_until(lambda: not runs(), lambda: True, folder, "the end of the job")
         wait_until((folder / "values.pt").exists, lambda: False, folder, "the model")
     return torch.load(folder / "values.pt"), seconds
 
 
-def is_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], bits: bool) -> bool:
+def is_as_good(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], bits: bool) -> bool:
     """Compare two models, bit for bit or within rounding."""
     if bits:
-        return all(torch.equal(found[name], value) for name, value in expected.items())
+        return is_same(found, expected)
     return all(torch.allclose(found[name], value, rtol=1e-5, atol=1e-6) for name, value in expected.items())
 
 
@@ -210,16 +178,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
             for name, (engine, stays) in ENGINES.items():
                 try:
-                    calm, _ = play(engine, Path(folder) / f"calm-{name}", options, False, stays)
-                    killed = [
-                        play(engine, Path(folder) / f"{name}-{number}", options, True, stays) for number in range(jobs)
-                    ]
+                    calm, _ = play(engine, Path(folder) / f"calm-{name}", False, stays)
+                    killed = [play(engine, Path(folder) / f"{name}-{number}", True, stays) for number in range(jobs)]
                 except NotInstalledError as error:
                     options.leave_out(name, error)
                     continue
                 details[name] = {
                     "kills": jobs, "stays": stays, "back_seconds": [seconds for _, seconds in killed],
-                    "same": all(is_same(model, calm, stays) for model, _ in killed),
+                    "same": all(is_as_good(model, calm, stays) for model, _ in killed),
                 }  # fmt: skip
         table(
             ["engine", "jobs", "the other worker", "committed after s, worst", "the undisturbed job's model"],

@@ -14,17 +14,18 @@ import os
 import random
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from kit.common import PROGRAMS, BenchmarkError, NotInstalledError, Options, Row, arguments, result, run, table
-from kit.processes import environment
+from kit.processes import environment, in_a_session
 from ours.elastic import KEY, WORKERS
 
 from luwu.control.credentials import Credentials
@@ -85,37 +86,26 @@ def by_luwu(folder: Path, settings: Mapping[str, Any], python: Path) -> Iterator
             template.kill()
 
 
-@contextmanager
-def child(
-    python: Path, program: str, settings: Mapping[str, Any], *before: str, output: int = subprocess.DEVNULL
-) -> Iterator[subprocess.Popen[str]]:
-    """Start a program of a peer in a session of its own, whose processes are killed at the end."""
+def peer(
+    python: Path, program: str, settings: Mapping[str, Any], *before: str, output: int | None = None
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Return the context manager that runs a program of a peer."""
     command = [str(python), *before, str(PROGRAMS / "peers" / program), json.dumps(dict(settings))]
-    with open(f"{settings['log']}.errors", "a") as errors:
-        process = subprocess.Popen(
-            command, env=environment(1), stdin=subprocess.PIPE, stdout=output, stderr=errors, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    return in_a_session(command, environment(1), Path(f"{settings['log']}.errors"), output)
 
 
 @contextmanager
 def by_torchft(folder: Path, settings: Mapping[str, Any], python: Path) -> Iterator[Kill]:
     """Train by two replicas of torchft."""
     with ExitStack() as stack:
-        lighthouse = stack.enter_context(child(python, "torchft_lighthouse.py", settings, output=subprocess.PIPE))
+        lighthouse = stack.enter_context(peer(python, "torchft_lighthouse.py", settings, output=subprocess.PIPE))
         address = json.loads((lighthouse.stdout and lighthouse.stdout.readline()) or "{}").get("address")
         if address is None:
             raise NotInstalledError("torchft is not installed: run tools/peers.sh")
 
         def start(rank: int) -> subprocess.Popen[str]:
             own = {"rank": rank, "lighthouse": address, **settings}
-            return stack.enter_context(child(python, "torchft_train.py", own))
+            return stack.enter_context(peer(python, "torchft_train.py", own))
 
         replicas = [start(rank) for rank in range(WORKERS)]
 
@@ -138,7 +128,7 @@ def by_ddp(folder: Path, settings: Mapping[str, Any], python: Path) -> Iterator[
     def processes() -> dict[int, int]:
         return {row["rank"]: row["process"] for row in read_log(log) if "process" in row}
 
-    with child(python, "ddp_restart_train.py", own, *how):
+    with peer(python, "ddp_restart_train.py", own, *how):
         try:
             yield lambda rank: os.kill(processes()[rank], signal.SIGKILL)
         finally:
@@ -211,7 +201,7 @@ def measure_all(options: Options, folder: Path) -> dict[str, Any]:
                 options.leave_out(name, error)
     systems = {}
     for name, samples in found.items():
-        calm, disturbed = (sorted(values)[len(values) // 2] for values in zip(*samples, strict=True))
+        calm, disturbed = map(statistics.median, zip(*samples, strict=True))
         systems[name] = {
             "undisturbed_steps_an_hour": 3600 * calm, "steps_an_hour": 3600 * disturbed, "share": disturbed / calm,
             "samples": samples,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -42,6 +43,17 @@ def train(session: luwu.Session, folder: Path) -> dict[str, torch.Tensor]:
         if session.step > GATE_STEP and session.rank == 0:
             (folder / "passed").touch()
     return luwu.full_state_dict(model)
+
+
+def processes_at_gate(folder: Path) -> dict[int, int]:
+    """Return the processes of the workers that wait in the middle of the step, by rank."""
+    files = {int(file.name.rpartition("-")[2]): file for file in folder.glob("at-gate-*") if file.is_file()}
+    return {rank: int(file.read_text()) for rank, file in files.items()}
+
+
+def is_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+    """Compare the values of two models bit for bit."""
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
 
 
 def work(folder: Path) -> None:

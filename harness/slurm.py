@@ -12,8 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.network.namespaces import NetworkError, wait_until
+from harness.ports import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
+
+ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"})
+"""States of a job that has ended."""
 
 _CONFIG = """
 ClusterName=here
@@ -73,20 +77,31 @@ class SlurmCluster:
         return self.ask("sbatch", "--parsable", f"--output={output}", *arguments, str(script)).strip()
 
     def state(self, job: str) -> str:
-        """Return the state of a job, such as RUNNING, and its reason."""
+        """Return the state of a job, such as RUNNING."""
         words = dict(word.split("=", 1) for word in self.ask("scontrol", "show", "job", job).split() if "=" in word)
         return words["JobState"]
 
-    def lose_node(self, node: str) -> None:
-        """Kill everything of a node at once, as a power cut does."""
-        self.stop_daemon(node)
-        for process in self._processes_of(node):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    def has_ended(self, job: str) -> bool:
+        """Return True if a job has ended, and is not queued again."""
+        return self.state(job) in ENDS
 
-    def stop_daemon(self, node: str) -> None:
-        """Kill a node's daemon, so that nothing starts there."""
+    @contextmanager
+    def node_lost(self, node: str) -> Iterator[None]:
+        """Context manager: kill everything of a node at once, as a power cut does; start its daemon at the end."""
+        with self.daemon_lost(node):
+            for process in self._processes_of(node):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            yield
+
+    @contextmanager
+    def daemon_lost(self, node: str) -> Iterator[None]:
+        """Context manager: kill a node's daemon, so that nothing starts there; start it again at the end."""
         os.kill(int((self.folder / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
+        try:
+            yield
+        finally:
+            self.start_node(node)
 
     def start_node(self, node: str) -> None:
         """Start a node's daemon."""
@@ -115,7 +130,7 @@ def _name_of(process: int) -> str:
 def slurm_cluster(folder: Path, nodes: int) -> Iterator[SlurmCluster]:
     """Run a cluster of nodes ``node1``, ``node2`` and so on; end it, and all of its jobs, at the end."""
     names = [f"node{number}" for number in range(1, nodes + 1)]
-    port, *ports = _free_ports(1 + nodes)
+    port, *ports = free_ports(1 + nodes)
     host = socket.gethostname()
     lines = [
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={at} CPUs=2 RealMemory=4000"
@@ -156,11 +171,3 @@ def _end(cluster: SlurmCluster) -> None:
     for file in (*pids, cluster.folder / "munged.pid"):
         with suppress(FileNotFoundError, ProcessLookupError, ValueError):
             os.kill(int(file.read_text()), signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,27 @@ def run_json(argv: Sequence[str], env: Mapping[str, str] | None = None, timeout:
         if not lines:
             raise BenchmarkError(f"{argv[1:3]} printed nothing:\n{errors.read()[-CHILD_LOG_TAIL:]}")
         return json.loads(lines[-1])
+
+
+@contextlib.contextmanager
+def in_a_session(
+    command: Sequence[str], env: Mapping[str, str], log: Path, output: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Context manager: run a program in a session of its own, whose processes are killed at the end.
+
+    Its errors go to the end of a log, and what it prints, too, unless there is another ``output``.
+    """
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            command, env=dict(env), stdin=subprocess.PIPE, stdout=errors if output is None else output, stderr=errors,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _kill(process)
+        process.communicate()
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.cluster_training import is_same, processes_at_gate
 from harness.network.namespaces import wait_until
 from harness.slurm import SlurmCluster, slurm_cluster, why_no_slurm
 
@@ -61,13 +62,12 @@ class Job:
 
     def wait_at_the_gate(self) -> list[int]:
         """Return the processes of the two workers, once they are in the middle of an attempt."""
-        files = [self.folder / f"at-gate-{rank}" for rank in range(2)]
-        wait_until(lambda: all(file.exists() for file in files) or self.has_ended(), "the workers at the gate", 120)
+        wait_until(lambda: len(processes_at_gate(self.folder)) == 2 or self.has_ended(), "the workers at the gate", 120)
         assert not self.has_ended(), self.output
-        return [int(file.read_text()) for file in files]
+        return [process for _, process in sorted(processes_at_gate(self.folder).items())]
 
     def has_ended(self) -> bool:
-        return self.cluster.state(self.number) in {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"}
+        return self.cluster.has_ended(self.number)
 
     def values(self) -> dict[str, torch.Tensor]:
         """Open the gate, and return the model's values once the job has ended well."""
@@ -89,17 +89,13 @@ def undisturbed(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory)
     return values
 
 
-def check(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
-
-
 def test_a_killed_worker_starts_again_where_it_was(
     cluster: SlurmCluster, undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     job = Job(cluster, tmp_path, 2)
     os.kill(job.wait_at_the_gate()[1], signal.SIGKILL)
     wait_until(lambda: len(job.nodes_of(1)) == 2, "another worker 1", 60)
-    check(job.values(), undisturbed)
+    assert is_same(job.values(), undisturbed)
     assert len(set(job.nodes_of(1))) == len(job.nodes_of(0)) == 1
 
 
@@ -109,13 +105,10 @@ def test_the_workers_of_a_lost_node_move_to_a_spare_one(
     job = Job(cluster, tmp_path, 3, "--spare-nodes 1")
     job.wait_at_the_gate()
     lost = job.nodes_of(1)[0]
-    cluster.lose_node(lost)
-    try:
+    with cluster.node_lost(lost):
         wait_until(lambda: len(job.nodes_of(1)) == 2, "another worker 1", 90)
-        check(job.values(), undisturbed)
+        assert is_same(job.values(), undisturbed)
         assert job.nodes_of(1)[1] not in {lost, *job.nodes_of(0)} and len(job.nodes_of(0)) == 1
-    finally:
-        cluster.start_node(lost)
 
 
 def test_the_workers_of_a_node_that_shuts_down_move_to_a_spare_one(
@@ -125,14 +118,11 @@ def test_the_workers_of_a_node_that_shuts_down_move_to_a_spare_one(
     job = Job(cluster, tmp_path, 3, "--spare-nodes 1 --restarts 1")
     worker = job.wait_at_the_gate()[1]
     lost = job.nodes_of(1)[0]
-    cluster.stop_daemon(lost)
-    try:
+    with cluster.daemon_lost(lost):
         os.kill(worker, signal.SIGTERM)
         wait_until(lambda: job.nodes_of(1)[-1] != lost, "worker 1 on another node", 120)
-        check(job.values(), undisturbed)
+        assert is_same(job.values(), undisturbed)
         assert len(job.nodes_of(0)) == 1
-    finally:
-        cluster.start_node(lost)
 
 
 def test_a_job_is_queued_again_when_the_servers_node_is_lost(
@@ -143,12 +133,9 @@ def test_a_job_is_queued_again_when_the_servers_node_is_lost(
     job.wait_at_the_gate()
     lost = re.findall(r"the server on (\w+) serves", job.output)[0]
     assert lost not in {*job.nodes_of(0), *job.nodes_of(1)}
-    cluster.lose_node(lost)
-    try:
-        check(job.values(), undisturbed)
+    with cluster.node_lost(lost):
+        assert is_same(job.values(), undisturbed)
         assert f"{lost}, the server's node, is lost; the job is queued again" in job.output
-    finally:
-        cluster.start_node(lost)
 
 
 def test_a_job_without_a_spare_node_is_queued_again(
@@ -157,13 +144,10 @@ def test_a_job_without_a_spare_node_is_queued_again(
     job = Job(cluster, tmp_path, 2)
     job.wait_at_the_gate()
     lost = job.nodes_of(1)[0]
-    cluster.lose_node(lost)
-    try:
-        check(job.values(), undisturbed)
+    with cluster.node_lost(lost):
+        assert is_same(job.values(), undisturbed)
         assert f"{lost} is lost, and no spare node is left for worker 1; the job is queued again" in job.output
         assert len(job.nodes_of(0)) == 2
-    finally:
-        cluster.start_node(lost)
 
 
 def test_a_job_is_queued_again_when_the_node_of_its_script_is_lost(
@@ -172,12 +156,9 @@ def test_a_job_is_queued_again_when_the_node_of_its_script_is_lost(
     job = Job(cluster, tmp_path, 2)
     job.wait_at_the_gate()
     lost = cluster.ask("scontrol", "show", "job", job.number).split("BatchHost=")[1].split()[0]
-    cluster.lose_node(lost)
-    try:
-        check(job.values(), undisturbed)
+    with cluster.node_lost(lost):
+        assert is_same(job.values(), undisturbed)
         assert len(job.nodes_of(0)) == len(job.nodes_of(1)) == 2
-    finally:
-        cluster.start_node(lost)
 
 
 def test_a_job_whose_time_is_over_is_queued_again(
@@ -186,7 +167,7 @@ def test_a_job_whose_time_is_over_is_queued_again(
     job = Job(cluster, tmp_path, 2)
     job.wait_at_the_gate()
     cluster.ask("scancel", "--batch", "--signal=USR1", job.number)
-    check(job.values(), undisturbed)
+    assert is_same(job.values(), undisturbed)
     assert "the job's time is over; the job is queued again" in job.output
     assert len(job.nodes_of(0)) == len(job.nodes_of(1)) == 2
 

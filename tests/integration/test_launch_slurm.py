@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.cluster_training import is_same, processes_at_gate
 from harness.network.namespaces import wait_until
 from harness.warm import start_program
+
+pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,11 +91,14 @@ class Job:
         """Return the steps that were started, each as its name and its node, in no order: they start at once."""
         return sorted((self.folder / "started").read_text().splitlines())
 
+    def wait_at_the_gate(self) -> None:
+        """Return when both workers are in the middle of an attempt."""
+        wait_until(lambda: len(processes_at_gate(self.folder)) == 2 or self.process.poll() is not None, "the gate", 100)
+        assert self.process.poll() is None, self.output
+
     def kill_at_the_gate(self, rank: int) -> None:
         """Kill a worker in the middle of an attempt."""
-        gates = [self.folder / f"at-gate-{each}" for each in range(2)]
-        wait_until(lambda: all(gate.exists() for gate in gates) or self.process.poll() is not None, "the gate", 100)
-        assert self.process.poll() is None, self.output
+        self.wait_at_the_gate()
         os.kill(int((self.folder / f"step-worker-{rank}").read_text()), signal.SIGKILL)
 
     def go_on(self) -> int:
@@ -120,10 +126,6 @@ def make_job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
             assert not Path(f"/proc/{step.read_text().strip()}").exists(), f"{step.name} outlives the job"
 
 
-def check(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
-
-
 @pytest.mark.slow
 def test_a_worker_is_started_again_and_one_of_a_lost_node_elsewhere(make_job: Callable[[str], Job]) -> None:
     undisturbed = make_job("undisturbed")
@@ -135,7 +137,7 @@ def test_a_worker_is_started_again_and_one_of_a_lost_node_elsewhere(make_job: Ca
     killed.start("a,b", "--server-node", "b")
     killed.kill_at_the_gate(1)
     wait_until(lambda: len(killed.started()) == 4, "another worker 1")
-    check(killed.values(), expected)
+    assert is_same(killed.values(), expected)
     assert killed.started() == ["luwu-server b", "worker-0 a", "worker-1 b", "worker-1 b"]
 
     moved = make_job("moved")
@@ -143,7 +145,7 @@ def test_a_worker_is_started_again_and_one_of_a_lost_node_elsewhere(make_job: Ca
     (moved.folder / "nodes").write_text("a,c")
     moved.kill_at_the_gate(1)
     wait_until(lambda: len(moved.started()) == 4, "another worker 1")
-    check(moved.values(), expected)
+    assert is_same(moved.values(), expected)
     assert moved.started() == ["luwu-server a", "worker-0 a", "worker-1 b", "worker-1 c"]
 
 
@@ -160,7 +162,7 @@ def test_a_job_that_cannot_go_on_is_queued_again_and_resumes(make_job: Callable[
         gate.unlink()
     job.start("c", "--workers-per-node", "2")
     job.kill_at_the_gate(0)
-    wait_until(lambda: job.output.count("starts worker 0") == 2, "another worker 0")
+    wait_until(lambda: job.output.count("starts worker 0 on") == 2, "another worker 0")
     job.process.send_signal(signal.SIGUSR1)
     assert job.process.wait(100) == 0
     assert "the job's time is over; the job is queued again" in job.output
@@ -198,8 +200,7 @@ def test_a_job_whose_server_is_lost_is_queued_again_although_workers_end_with_er
 ) -> None:
     job = make_job("job")
     job.start("a,b", "--server-node", "b", "--workers-per-node", "1")
-    gates = [job.folder / f"at-gate-{rank}" for rank in range(2)]
-    wait_until(lambda: all(gate.exists() for gate in gates) or job.process.poll() is not None, "the gate", 100)
+    job.wait_at_the_gate()
     (job.folder / "nodes").write_text("a")
     os.kill(int((job.folder / "step-luwu-server").read_text()), signal.SIGKILL)
     (job.folder / "gate").touch()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,8 @@ from tests.integration.small_run import children_of
 
 import luwu
 from harness.network.namespaces import wait_until
+from harness.ports import free_ports
+from harness.torchrun import elastic_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,15 +58,10 @@ def train(session, pass_gate=lambda session: None):
     return luwu.full_state_dict(model)
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 @pytest.fixture
 def start_node(tmp_path):
     """Start torchrun as on a node of a job that has one node or two."""
-    port, script = free_port(), tmp_path / "script.py"
+    (port,), script = free_ports(1), tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "job.key").write_text(KEY)
     environment = os.environ | {
@@ -76,12 +71,7 @@ def start_node(tmp_path):
     nodes = []
 
     def start(url, *, first):
-        meeting = f"is_host={int(first)},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6"
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts",
-            "9", "--monitor-interval", "0.1", "--rdzv-backend", "c10d", "--rdzv-id", "elastic", "--rdzv-endpoint",
-            f"127.0.0.1:{port}", "--rdzv-conf", meeting, str(script), url, str(tmp_path),
-        ]  # fmt: skip
+        command = elastic_node(port, str(script), url, str(tmp_path), first=first)
         log = (tmp_path / f"node-{len(nodes)}.log").open("w")
         nodes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         log.close()

@@ -20,12 +20,9 @@ from luwu.control.address import HostPort
 from luwu.control.credentials import Credentials
 from luwu.core.errors import ConfigError, LuwuError, error_named
 from luwu.core.settings import build
+from luwu.launch.cluster_job import WORKER_RETURN_SECONDS
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerFile, ServerSettings
-
-WORKER_RETURN_SECONDS = 600.0
-"""Seconds that the server waits for another worker at a lost one's place, unless its settings say otherwise."""
-
 
 NOT_YOURS = {"workers", "min_workers", "key_file", "listen"}
 """Settings of a server that the trainer sets."""

@@ -29,6 +29,9 @@ LAUNCH_SECONDS = 10.0
 DOUBT_SECONDS = 600.0
 """Time in which an engine has noticed that a node is lost, or has ended a job whose processes it told to stop."""
 
+WORKER_RETURN_SECONDS = 600.0
+"""Time in which another worker must come to a lost one's place, unless a user says otherwise. Engines may be slow."""
+
 
 @dataclass(frozen=True)
 class StartWorker:

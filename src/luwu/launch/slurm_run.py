@@ -18,11 +18,17 @@ from dataclasses import dataclass
 
 from luwu.control.address import HostPort, parse_url
 from luwu.core.errors import ConfigError, ServerError
-from luwu.launch.cluster_job import SIGNALLED, Action, ClusterJob, Finish, Requeue, StartWorker, Wait
+from luwu.launch.cluster_job import (
+    SIGNALLED,
+    WORKER_RETURN_SECONDS,
+    Action,
+    ClusterJob,
+    Finish,
+    Requeue,
+    StartWorker,
+    Wait,
+)
 from luwu.launch.slurm import Slurm
-
-WORKER_RETURN_SECONDS = 600
-"""Seconds that a server started here waits for another worker at a lost one's place, if it is not told otherwise."""
 
 SIGNAL_BEFORE_THE_END = signal.SIGUSR1
 """The signal that a job asks Slurm for before its time is over, as with ``#SBATCH --signal=B:USR1@120``."""
@@ -78,7 +84,7 @@ class SlurmSettings:
         """Return the server's program and its arguments."""
         command = [sys.executable, "-m", "luwu.cli", "server", "--listen", "0.0.0.0:0", "--workers", str(workers)]
         if not self._names("--worker-return-seconds") and not self._names("--config"):
-            command += ["--worker-return-seconds", str(WORKER_RETURN_SECONDS)]
+            command += ["--worker-return-seconds", f"{WORKER_RETURN_SECONDS:g}"]
         return [*command, *self.server]
 
     def _names(self, flag: str) -> bool:
