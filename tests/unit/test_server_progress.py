@@ -23,7 +23,7 @@ class Run:
     def __init__(self) -> None:
         self.table = ProgressTable()
         self.said: list[str] = []
-        self.watch = LaggardWatch(TIMES)
+        self.watch = LaggardWatch(TIMES, 0.0)
         self.now = 100.0
         self.attempts = 5
 
@@ -203,3 +203,39 @@ def test_blocks_count_within_forward_and_backward_alone(run: Run, phase: WorkerP
     run.tell(0, phase, 3, acquired=40)  # between two steps it has evaluated; at the end all wait for the server
     run.tell(1, phase, 2, acquired=8)
     assert run.wait(60) == []
+
+
+DEADLINE_TOLD = (
+    "workers make no progress for up to 4 s while they work, and step_deadline_seconds is 8: a good worker may be "
+    "counted as lost; set it to 16 or more, or to 0"
+)
+
+
+def test_a_deadline_that_working_workers_nearly_miss_is_told_once(run: Run) -> None:
+    run.watch = LaggardWatch(TIMES, 8.0)
+    run.tell(0, FORWARD)
+    said = []
+    for acquired in range(1, 7):
+        run.wait(4)
+        run.tell(0, FORWARD, acquired=acquired)
+        said.append(run.wait(0.5))
+    assert said == [[], [], [DEADLINE_TOLD], [], [], []]
+
+
+def test_a_worker_that_hung_once_says_nothing_of_the_deadline(run: Run) -> None:
+    run.watch = LaggardWatch(TIMES, 8.0)
+    for acquired in range(20):
+        run.tell(0, FORWARD, acquired=acquired)
+        assert run.wait(7 if acquired in (3, 9) else 1) == []
+
+
+def test_pauses_between_steps_say_nothing_of_the_deadline(run: Run) -> None:
+    run.watch = LaggardWatch(TIMES, 8.0)
+    for attempts in range(5, 10):
+        run.attempts = attempts
+        run.tell(0, BETWEEN, attempts=attempts)
+        run.wait(20)
+        run.tell(0, FORWARD, acquired=1, attempts=attempts)
+        run.tell(0, ENDING, 3, attempts=attempts)
+        run.wait(20)
+    assert run.said == []

@@ -11,6 +11,10 @@ from luwu.control.timeouts import Timeouts
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.words import counted
 
+_WORKING = (WorkerPhase.FORWARD, WorkerPhase.BACKWARD)
+
+PAUSES_THAT_RECUR = 3
+
 
 class Report(NamedTuple):
     """A worker's report: attempts at steps that have ended, what it does now, and the place in its program."""
@@ -66,6 +70,15 @@ class ProgressTable:
         self._workers: dict[int, _Worker] = {}
         self._attempts = 0
         self._attempts_since = 0.0
+        self._pauses: list[float] = []  # the longest ones of any worker while it works
+
+    @property
+    def recurring_pause(self) -> float:
+        """The longest time without progress, in seconds, that workers have had three times while they work.
+
+        A single longer one may be that of a worker that hung.
+        """
+        return self._pauses[-1] if len(self._pauses) == PAUSES_THAT_RECUR else 0.0
 
     def expect(self, rank: int, now: float) -> None:
         """Note that a worker has attached: from now on it tells its progress."""
@@ -78,6 +91,9 @@ class ProgressTable:
             return
         before.has_reported = True
         if (before.report.attempts, before.report.activity) != (report.attempts, report.activity):
+            if before.report.activity.phase in _WORKING:
+                longest = sorted([*self._pauses, now - before.moved_at], reverse=True)
+                self._pauses = longest[:PAUSES_THAT_RECUR]
             before.moved_at = now
         before.report, before.heard_at = report, now
 
@@ -119,9 +135,18 @@ class ProgressTable:
 
 
 class LaggardWatch:
-    """Tells once of each laggard that the others wait for it and why, as soon as that is known, and when it goes on."""
+    """Tells once of each laggard that the others wait for it and why, as soon as that is known, and when it goes on.
 
-    def __init__(self, timeouts: Timeouts) -> None:
+    It also tells that the deadline is too short, if workers make no progress for half of it while they work.
+
+    Args:
+        timeouts: timeouts of the network.
+        deadline_seconds: time without progress after which a laggard counts as lost; 0: none does.
+    """
+
+    def __init__(self, timeouts: Timeouts, deadline_seconds: float) -> None:
+        self._deadline = deadline_seconds
+        self._told_pause = 0.0
         self._patience = timeouts.slow_worker_seconds
         self._silence = timeouts.idle_progress_seconds + 2 * timeouts.progress_seconds
         self._said: dict[int, float] = {}  # the begin of the wait, by rank
@@ -135,7 +160,7 @@ class LaggardWatch:
             attempts: attempts at steps that have ended.
             now: time of the table's clock.
         """
-        news = []
+        news = self._look_at_deadline(table.recurring_pause)
         laggards = {laggard.rank: laggard for laggard in table.laggards(attempts, now, self._patience)}
         for rank, laggard in laggards.items():
             explained = laggard.report.place or laggard.silent_seconds >= self._silence
@@ -147,6 +172,15 @@ class LaggardWatch:
             if table.knows(rank):
                 news.append(f"worker {rank} goes on after {seconds:.0f} s")
         return news
+
+    def _look_at_deadline(self, pause: float) -> list[str]:
+        if not self._deadline or pause < max(self._deadline / 2, 2 * self._told_pause):
+            return []
+        self._told_pause = pause
+        return [
+            f"workers make no progress for up to {pause:.0f} s while they work, and step_deadline_seconds is "
+            f"{self._deadline:g}: a good worker may be counted as lost; set it to {4 * pause:.0f} or more, or to 0"
+        ]
 
     def _why(self, laggard: Laggard) -> str:
         if laggard.silent_seconds >= self._silence:

@@ -83,7 +83,7 @@ class Runs:
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
         self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
         self._room_watch = RoomWatch(say_room)
-        self._laggard_watch = LaggardWatch(self._timeouts)
+        self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)
         self._thread = threading.Thread(target=self._tend, name="luwu-runs", daemon=True)
         self._thread.start()
 
@@ -365,6 +365,6 @@ class Runs:
         with self._changed:
             self._lost_switches.clear()
             self._run = self._make_run()
-            self._laggard_watch = LaggardWatch(self._timeouts)
+            self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)
             self._changed.notify_all()
         log.info("ended job=%x step=%d; ready for the next workers", run.job, step)

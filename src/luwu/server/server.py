@@ -115,7 +115,7 @@ class LocalServer(OfThisProcess):
         self._carrier = SocketCarrier(self.socket_path)
         self._closed = threading.Event()
         self._room_watch = RoomWatch(on_room)
-        self._laggard_watch = LaggardWatch(TIMEOUTS)
+        self._laggard_watch = LaggardWatch(TIMEOUTS, patience.deadline_seconds)
         self._on_slow = on_slow
         self._patience = patience
         self._overdue: set[int] = set()
