@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
+from luwu.core.units import bytes_text
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.shapes import gpt_shape
@@ -107,6 +108,34 @@ def test_what_does_not_fit_says_by_how_much_and_what_would():
     assert "take a batch of 64" in missing["host memory"]
     tiny = make_plan(make_request(Choices(model="175b", disks=1, disk_size="1TB")))
     assert "disks" in {miss.what: miss.change for miss in tiny.misses}["disk"]
+
+
+def test_disks_that_wear_out_are_bought_anew():
+    shape = {"layers": 24, "hidden": 2048, "heads": 16}
+    plain, worn, lasting = (
+        make_plan(make_request(Choices(**shape, endurance=endurance))) for endurance in (None, "600TBW", "9000000TBW")
+    )
+    disks = plain.request.cluster.server.disks
+    a_day = plain.server.written_bytes / disks / plain.step.seconds * 86400
+    assert plain.wear.day_bytes == worn.wear.day_bytes == pytest.approx(a_day)
+    assert plain.wear.life_days is None and worn.wear.life_days == pytest.approx(600e12 / a_day)
+    assert plain.cost == lasting.cost
+    sets = 4 * 365 / worn.wear.life_days
+    assert sets > 1
+    assert worn.cost.price - plain.cost.price == pytest.approx((sets - 1) * plain.cost.parts["disks"])
+    assert worn.tokens_per_second_and_dollar < plain.tokens_per_second_and_dollar
+    assert worn.dollars(1e12) > plain.dollars(1e12)
+
+
+def test_the_wear_of_a_budget_of_tokens_is_told():
+    plan = make_plan(make_request(Choices(model="opt-1.3b", endurance="600TBW")))
+    found = dict(plan.wear.rows(1e12, 10.0))
+    assert found["written a day"] == bytes_text(plan.wear.day_bytes)
+    share = 10 * plan.wear.day_bytes / 600e12
+    assert found["1T tokens"] == f"{bytes_text(10 * plan.wear.day_bytes)} written, {share:.0%} of its endurance"
+    assert found["worn out"].endswith("by its endurance of 600 TB")
+    with pytest.raises(ConfigError, match="endurance: expected an endurance with its unit, such as 600TBW"):
+        make_request(Choices(model="opt-1.3b", endurance="600"))
 
 
 def test_the_change_that_a_plan_names_is_enough():

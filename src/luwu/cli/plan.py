@@ -64,14 +64,15 @@ def plan(
     Exit status: 0 it fits, 1 it does not, 2 a flag that makes no sense.
     """
     from luwu.core.errors import ConfigError
-    from luwu.core.units import parse_count
+    from luwu.core.units import parse_count, parse_endurance
     from luwu.plan.requests import make_request, named
 
     choices = Choices.of(given)
     budget = named("tokens", parse_count, choices.tokens)
     if measured:
         refuse_beside_measured({"best": best, "peers": peers, "layout": layout is not None, "chart": chart is not None})
-        plan_this_machine(choices, store, link_to, budget, as_json)
+        endurance = named("endurance", parse_endurance, choices.endurance)
+        plan_this_machine(choices, store, link_to, budget, endurance, as_json)
         return
     if link_to is not None:
         raise ConfigError("link-to: expected --measured beside it, which measures; or give the rate with --link")
@@ -96,7 +97,12 @@ def refuse_beside_measured(given: dict[str, bool]) -> None:
 
 
 def plan_this_machine(
-    choices: Choices, store: Path | None, link_to: str | None, budget: float | None, as_json: bool
+    choices: Choices,
+    store: Path | None,
+    link_to: str | None,
+    budget: float | None,
+    endurance: int | None,
+    as_json: bool,
 ) -> None:
     """Measure, plan, and print."""
     import json
@@ -120,9 +126,9 @@ def plan_this_machine(
         found = measure_and_plan(request, place, say)
     suggested = suggest(found)
     if as_json:
-        typer.echo(json.dumps(describe(found, suggested, store, budget, link), indent=1))
+        typer.echo(json.dumps(describe(found, suggested, store, budget, link, endurance), indent=1))
     else:
-        print_sections(sections(found, suggested, store, budget, link))
+        print_sections(sections(found, suggested, store, budget, link, endurance))
     if found.misses:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @setting_flags(
     SimulationGroups,
-    without=("machine", "ram", "aggregation", "disk_size", "offload", "tokens", "topology", "prices"),
+    without=("machine", "ram", "aggregation", "disk_size", "endurance", "offload", "tokens", "topology", "prices"),
 )
 def simulate(
     *,

@@ -199,6 +199,7 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
     """Print how the run ended."""
     from rich.text import Text
 
+    from luwu.core.units import bytes_text
     from luwu.core.words import printable
 
     def say(*parts: str | tuple[str, str]) -> None:
@@ -223,6 +224,8 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
         f" nats per {corpus.unit} (single {corpus.unit}s without context: {corpus.entropy:.2f}), ",
         f"{loss / corpus.bytes_per_token / math.log(2):.3f} bits per byte",
     )
+    if outcome.bytes_written:
+        say(f"written to the store since this start: {bytes_text(outcome.bytes_written)}")
     say("sample:")
     say((outcome.prompt, "dim"), outcome.sample)
     say("")

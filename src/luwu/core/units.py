@@ -25,6 +25,15 @@ def parse_bytes(value: object) -> int:
     return int(_parse(value, _BYTES, "a size with its unit, such as 512GiB or 3.84TB"))
 
 
+def parse_endurance(value: object) -> int:
+    """Bytes that a disk may take in its life, such as 600TBW; ConfigError without a unit."""
+    text = str(value).strip()
+    try:
+        return parse_bytes(text[:-1] if text[-2:].upper() == "BW" else text)
+    except ConfigError:
+        raise ConfigError(f"expected an endurance with its unit, such as 600TBW, found {value!r}") from None
+
+
 def parse_rate(value: object) -> float:
     """Bytes a second in a rate such as 100Gbps or 12.5GB/s; ConfigError without a unit."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):

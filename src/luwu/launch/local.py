@@ -114,7 +114,7 @@ class LocalRun:
             "say": lambda rank, report: None if rank else self._display.say(report["text"]),
             "stage": lambda rank, report: self._show_stage(report["text"], report["detail"]),
             "room": self._on_room,
-            "stopped": self._on_stopped,
+            "stopped": lambda rank, report: self.outcome.stop(),
             "validated": self._on_validated,
             "fenced": lambda rank, report: self._restarts.note_fenced(report["rank"]),
             "result": self._results.__setitem__,
@@ -140,6 +140,7 @@ class LocalRun:
                 self.outcome.stopped = True
             finally:
                 self._over.set()
+            self.outcome.bytes_written = int(self._server.stats().get("bytes_written", 0))
             if self.outcome.stopped:
                 self.outcome.step = self._step_of_store(self.outcome.step)
         return self.outcome
@@ -384,9 +385,6 @@ class LocalRun:
         wait = room_wait(dict(report))
         (self._paused.discard if wait is None else self._paused.add)(rank)
         self._show_room(wait)
-
-    def _on_stopped(self, rank: int, report: Report) -> None:
-        self.outcome.stopped = True
 
     def _conclude(self) -> None:
         self._show_stage("stopped" if self.outcome.stopped else "done")

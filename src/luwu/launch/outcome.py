@@ -9,7 +9,11 @@ from luwu.data.corpus import Corpus
 
 @dataclass
 class Outcome:
-    """End of a run. Parts that the run did not reach are None. `validation_loss` is in nats per token."""
+    """End of a run. Parts that the run did not reach are None.
+
+    `validation_loss` is in nats per token. `bytes_written` are those that this machine's server wrote to its store
+    since it was started; 0: the server is elsewhere, or nothing was written.
+    """
 
     corpus: Corpus | None = None
     step: int = 0
@@ -17,3 +21,8 @@ class Outcome:
     validation_loss: float | None = None
     prompt: str = ""
     sample: str = ""
+    bytes_written: int = 0
+
+    def stop(self) -> None:
+        """Note that the run was stopped before its end."""
+        self.stopped = True

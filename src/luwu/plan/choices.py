@@ -79,6 +79,8 @@ class ServerChoices(Group):
     """rate at which a disk writes"""
     disk_size: Annotated[str | None, ELSEWHERE] = None
     """size of a disk, such as 3.84TB"""
+    endurance: str | None = None
+    """bytes that a disk may take in its life, by its data sheet, such as 600TBW; worn disks are part of the cost"""
 
 
 class RunChoices(Group):

@@ -21,6 +21,8 @@ class Disk:
     capacity_bytes: float
     watts: float
     source: str
+    endurance_bytes: float | None = None
+    """Bytes that may be written to it in its life; None: not known."""
 
     def seconds(self, read_bytes: float, written_bytes: float) -> float:
         """Return the seconds for this many bytes read and written."""

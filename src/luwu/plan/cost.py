@@ -50,6 +50,19 @@ class Cost:
         """Dollars of all parts together."""
         return sum(self.parts.values())
 
+    def with_worn_disks(self, life_days: float | None) -> Cost:
+        """Return the cost with disks bought anew when they are worn out, over the life of the machines.
+
+        Args:
+            life_days: days after which a disk is worn out; None: it is not, before the machine is written off.
+        """
+        sets = 1.0 if life_days is None else max(1.0, 365 * LIFETIME_YEARS / life_days)
+        if sets == 1.0 or "disks" not in self.parts:
+            return self
+        parts = dict(self.parts)
+        parts[f"disks, worn out every {life_days:.0f} days"] = sets * parts.pop("disks")
+        return Cost(parts, self.watts)
+
     def dollars_for(self, days: float) -> float:
         """Return the dollars of a run: its share of the machines' life, and electricity."""
         owned = self.price * days / (365 * LIFETIME_YEARS)

@@ -18,6 +18,7 @@ from luwu.plan.machines import MEBIBYTE, memory_beside_server, whole_mebibytes
 from luwu.plan.memory import WorkerMemory, luwu_worker
 from luwu.plan.networks import Topology
 from luwu.plan.steps import StepTime
+from luwu.plan.wear import Wear
 from luwu.server.forecast import Forecast, forecast
 from luwu.server.settings import ServerSettings
 
@@ -87,6 +88,11 @@ class Plan:
         return sum(self.server.file_bytes) * self.request.cluster.servers
 
     @property
+    def wear(self) -> Wear:
+        """Wear of each disk of a server."""
+        return wear_of(self.request.cluster, self.server, self.step)
+
+    @property
     def tokens_per_second(self) -> float:
         """Tokens per second of all workers."""
         return self.step.tokens_per_second(self.request.model) * self.request.cluster.workers
@@ -110,6 +116,12 @@ class Plan:
         return self.tokens_per_second / self.cost.price if self.cost.price else None
 
 
+def wear_of(cluster: Cluster, server: Forecast, step: StepTime) -> Wear:
+    """Return the wear of each disk of a server."""
+    endurance = cluster.server.disk.endurance_bytes
+    return Wear(server.written_bytes / cluster.server.disks, step.seconds, endurance)
+
+
 def make_plan(request: Request) -> Plan:
     """Work a request out.
 
@@ -128,7 +140,8 @@ def make_plan(request: Request) -> Plan:
     server = forecast_servers(request)
     variant = replace(variant_of(request), inputs_bytes=worker.host_bytes)
     step = step_time(model, cluster, request.rows, disk_traffic(server), variant)
-    cost = cost_of(cluster, topology=request.topology, prices=request.prices)
+    wear = wear_of(cluster, server, step)
+    cost = cost_of(cluster, topology=request.topology, prices=request.prices).with_worn_disks(wear.life_days)
     machine = {"server": float(server.memory_bytes), **memory_beside_server(request)} if cluster.one_machine else {}
     return Plan(request, worker, server, step, cost, tuple(_misses(request, worker, server)), machine)
 

@@ -35,6 +35,7 @@ def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
         "a step": _step(plan),
         HIDDEN: _hidden(plan),
         "bytes a step": _links(plan),
+        "wear of each disk": plan.wear.rows(tokens, None if tokens is None else plan.days(tokens)),
         "cost": _cost(plan, tokens),
     }
     return found
@@ -56,6 +57,7 @@ def as_json(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
         "step": step_json(step),
         "hidden_from_tokens": asdict(thresholds_of(plan)) | thresholds_of(plan).parts,
         "recommended": _advice_json(advise(plan)),
+        "wear": plan.wear.as_json(),
         "tokens_per_second": plan.tokens_per_second,
         "mfu": plan.mfu(),
         "mfu_with_recompute": plan.mfu(recompute=True),

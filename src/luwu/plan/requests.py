@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import MOST_TOKENS
-from luwu.core.units import parse_bytes, parse_rate
+from luwu.core.units import parse_bytes, parse_endurance, parse_rate
 from luwu.launch.settings import build_settings
 from luwu.models.shapes import ModelShape, gpt_shape
 from luwu.plan.choices import OF_A_NETWORK, Choices
@@ -169,6 +169,7 @@ def choose_disk(choices: Choices, disk: Disk) -> Disk:
         read_rate=named("disk-read", parse_rate, choices.disk_read) or disk.read_rate,
         write_rate=named("disk-write", parse_rate, choices.disk_write) or disk.write_rate,
         capacity_bytes=named("disk-size", parse_bytes, choices.disk_size) or disk.capacity_bytes,
+        endurance_bytes=named("endurance", parse_endurance, choices.endurance) or disk.endurance_bytes,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from luwu.core.units import amount, bit_rate_text, bytes_text, count_text, rate_text, seconds_text
 from luwu.plan.measured.planning import LocalPlan, command
 from luwu.plan.report import Rows, phase_rows, step_json
+from luwu.plan.wear import DAY_SECONDS, Wear
 from luwu.probe.link import LinkRates
 
 
@@ -18,6 +19,7 @@ def sections(
     store: Path | None,
     tokens: float | None = None,
     link: LinkRates | None = None,
+    endurance: int | None = None,
 ) -> dict[str, Rows]:
     """Return the rows to show, by heading."""
     found = {
@@ -25,7 +27,7 @@ def sections(
         "what was measured": _machine(plan) + (_link(link) if link is not None else []),
         "memory": [(name, bytes_text(value)) for name, value in plan.memory.items()]
         + [("all", f"{bytes_text(plan.memory_bytes)} of {bytes_text(plan.room_bytes)} that are free")],
-        "disk": _disk(plan),
+        "disk": _disk(plan) + _wear(plan, endurance).rows(tokens, _days(plan, tokens)),
         "a step": _step(plan, tokens),
     }
     suggestion = [("command", command(suggested, store))]
@@ -42,6 +44,7 @@ def as_json(
     store: Path | None,
     tokens: float | None = None,
     link: LinkRates | None = None,
+    endurance: int | None = None,
 ) -> dict[str, Any]:
     """Everything as plain numbers: bytes, seconds, a second."""
     found: dict[str, Any] = {
@@ -54,6 +57,7 @@ def as_json(
         "memory_bytes": plan.memory_bytes,
         "server": asdict(plan.server),
         "disk_bytes": plan.disk_bytes,
+        "wear": _wear(plan, endurance).as_json(),
         "step": step_json(plan.step),
         "tokens_per_second": plan.tokens_per_second,
         "suggested": {
@@ -116,6 +120,15 @@ def _disk(plan: LocalPlan) -> Rows:
         ("read a step", bytes_text(plan.bytes_read)),
         ("written a step", bytes_text(plan.server.written_bytes)),
     ]
+
+
+def _wear(plan: LocalPlan, endurance: int | None) -> Wear:
+    """Return the wear of the disk, on which all folders of the store are taken to be."""
+    return Wear(plan.server.written_bytes, plan.step.seconds, endurance)
+
+
+def _days(plan: LocalPlan, tokens: float | None) -> float | None:
+    return None if tokens is None else tokens / plan.tokens_per_second / DAY_SECONDS
 
 
 def _step(plan: LocalPlan, tokens: float | None) -> Rows:
