@@ -16,8 +16,8 @@ from harness.ports import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 
-ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"})
-"""States of a job that has ended."""
+GOES_ON = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED", "STAGE_OUT"})
+"""States of a job that has not ended."""
 
 _CONFIG = """
 ClusterName=here
@@ -83,7 +83,7 @@ class SlurmCluster:
 
     def has_ended(self, job: str) -> bool:
         """Return True if a job has ended, and is not queued again."""
-        return self.state(job) in ENDS
+        return self.state(job) not in GOES_ON
 
     @contextmanager
     def node_lost(self, node: str) -> Iterator[None]:

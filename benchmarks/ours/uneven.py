@@ -12,7 +12,7 @@ from kit.slowed import slow_down
 from worker import join_server
 
 import luwu
-from luwu.data.sampler import share
+from luwu.core.shares import even_share
 from luwu.session.session import Session
 
 
@@ -35,7 +35,7 @@ class Trainer:
             divided = session.divide_batch(self._batch)
             rows, self._counts = divided.rows, divided.counts
         else:
-            rows = share(self._batch, session.rank, session.workers)
+            rows = even_share(self._batch, session.rank, session.workers)
         ids, targets = next(self._batches)
         weight = (rows.stop - rows.start) * session.workers / self._batch
         (self._model(ids[rows], targets[rows]) * weight).backward()

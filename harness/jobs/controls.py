@@ -1,4 +1,4 @@
-"""Rules of the processes around the machines, each broken in a class of its own: histories must notice every one."""
+"""Rules of the processes around the machines. Each class breaks one of them, and some history must notice it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest.mock import patch
 from harness.jobs.reference import Counts
 from harness.jobs.world import Rules
 from luwu.core.division import Share, Standing
-from luwu.core.protocols import COMMITTED, PREPARED
+from luwu.core.protocols import COMMITTED, NOT_FINITE, PREPARED, ROLLED_BACK
 from luwu.server.admission import Admission
 from luwu.session.decision import Decision
 
@@ -22,6 +22,22 @@ class _CommitsWithSome(Rules):
     def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
         found = super().decide(ends, squares)
         return Decision(COMMITTED, True, found.squares) if PREPARED in ends else found
+
+
+class _CountsSquaresTwice(Rules):
+    """A step is clipped by another norm than that of the whole gradient."""
+
+    def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
+        found = super().decide(ends, squares)
+        return found if found.squares is None else found._replace(squares=2 * found.squares)
+
+
+class _SaysRolledBack(Rules):
+    """A step whose gradient is not finite counts as one that a worker gave up."""
+
+    def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
+        found = super().decide(ends, squares)
+        return found._replace(end=ROLLED_BACK) if found.end == NOT_FINITE else found
 
 
 class _OpensAtTheNewest(Rules):
@@ -46,7 +62,7 @@ class _TakesPlacesAtOnce(Rules):
 
 
 class _KeepsPushes(Rules):
-    """What is under way from a lost worker still comes."""
+    """Pushes of a worker that arrive after its loss are still taken."""
 
     def drop_pushes(self, pushes: deque[tuple[int, int]]) -> None:
         pass
@@ -74,8 +90,8 @@ class _AnswersBeforeTheSync(Rules):
 BROKEN: Mapping[str, type[Rules]] = {
     (found.__doc__ or "").rstrip("."): found
     for found in (
-        _CommitsWithSome, _OpensAtTheNewest, _ForgetsAttempts, _TakesPlacesAtOnce, _KeepsPushes,
-        _TellsNoLoss, _GoesOnUndecided, _AnswersBeforeTheSync,
+        _CommitsWithSome, _CountsSquaresTwice, _SaysRolledBack, _OpensAtTheNewest, _ForgetsAttempts,
+        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _AnswersBeforeTheSync,
     )
 }  # fmt: skip
 

@@ -150,6 +150,8 @@ class Executor:
 
     def _do_end_step(self, end: int, squares: float) -> None:
         self._sums.clear()
+        if end == COMMITTED and self._world.shape.max_norm is not None:
+            require(squares == self._world.shape.squares, f"a step was clipped by a sum of squares of {squares}")
         require(end != COMMITTED or self.counts.step <= self._world.shape.steps, "there is a step too many")
         self._tell_end(end, _known(squares))
 

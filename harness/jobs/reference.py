@@ -1,10 +1,12 @@
-"""What every job of a history must come to, whatever happens to it: the data decides, and nothing else."""
+"""The result that every job of a history must have: it follows from the data alone, whatever happens to the job."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from luwu.core.protocols import COMMITTED, NOT_FINITE, ROLLED_BACK
 
 
 class Counts(NamedTuple):
@@ -35,6 +37,11 @@ class Shape:
     steps: int
     max_norm: float | None
     lasting: bool
+
+    @property
+    def squares(self) -> float:
+        """Sum of squares of a whole gradient: each block of each server has 1."""
+        return float(self.servers * self.blocks)
 
     @staticmethod
     def draw(dice: random.Random) -> Shape:
@@ -79,6 +86,12 @@ class Reference:
                 self.values.append((*self.values[-1], attempt))
                 self.counts.append(Counts(step, attempt + 1, attempt + 1 - step))
             attempt += 1
+
+    def end_of(self, attempt: int) -> int:
+        """Return the end of an attempt that is not void, for its workers."""
+        if attempt in self.given_up:
+            return ROLLED_BACK
+        return NOT_FINITE if attempt in self.spoiled else COMMITTED
 
     def allows(self, counts: Counts) -> bool:
         """Say whether a job may stand there: after a step, and perhaps after attempts that were rolled back."""

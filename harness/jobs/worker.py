@@ -142,6 +142,8 @@ class Worker:
 
     def _count(self, end: int) -> None:
         step, attempts, rolled_back = self.counts
+        expected = self.world.reference.end_of(attempts)
+        require(end in (VOID, expected), f"attempt {attempts} has the end {end}, not {expected}")
         if end == COMMITTED:
             self.counts = Counts(step + 1, attempts + 1, rolled_back)
             self.world.check_told(self.counts)

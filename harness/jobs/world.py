@@ -17,7 +17,9 @@ from luwu.session.decision import Decision, decide
 FAULTS = 6
 """Most faults in a history. After them it must come to its end."""
 
-FAULT_CHANCE = 0.01
+EVENTS = 200
+"""Events of a history of middle length, over which its faults are spread."""
+
 MOST_EVENTS = 20_000
 """Events after which a history counts as one that makes no progress; the longest have some two thousand."""
 
@@ -65,9 +67,10 @@ class World:
         self.reference = Reference(self.dice.getrandbits(32), self.shape)
         self.events = 0
         self.faults: list[str] = []
-        self._faults_left = self.dice.randint(0, FAULTS)
+        self._fault_times = sorted(self.dice.randrange(EVENTS) for _ in range(self.dice.randint(1, FAULTS)))
         self._under_way: list[Callable[[], None]] = []
         self._told = Counts()  # of the last step that a worker was told as committed
+        self._server_died = False
         self.uuids = [UUID, *(uuid.uuid5(uuid.UUID(UUID), str(number)).hex for number in range(1, self.shape.servers))]
         self.servers = [Server(self, number) for number in range(self.shape.servers)]
         self.workers: list[Worker] = []
@@ -86,8 +89,8 @@ class World:
         while not self._is_over():
             self.events += 1
             require(self.events < MOST_EVENTS, "the job makes no progress")
-            if self._faults_left and self.dice.random() < FAULT_CHANCE:
-                self._faults_left -= 1
+            if self._fault_times and self.events > self._fault_times[0]:
+                del self._fault_times[0]
                 self._fault()
             self._happen()
             self._look_after_processes()
@@ -113,10 +116,14 @@ class World:
         self._told = max(self._told, counts)
 
     def check_opened(self, counts: Counts) -> None:
-        """Check the counts that a worker begins with. With clipping the last step that was told may not be durable."""
+        """Check the counts that a worker begins with.
+
+        With clipping a step is answered before its record is durable, so the last one may be lost where a server died.
+        """
         require(self.reference.allows(counts), f"a worker begins with {counts}")
+        may_be_lost = self.shape.max_norm is not None and self._server_died
         lost = self._told.step - counts.step
-        require(lost <= (self.shape.max_norm is not None), f"step {self._told.step} was told, and {lost} are lost")
+        require(lost <= may_be_lost, f"step {self._told.step} was told, and {lost} are lost")
 
     # ---- what happens
 
@@ -137,25 +144,25 @@ class World:
 
     def _fault(self) -> None:
         kind = self.dice.choice(("kill", "kill", "fence", "server", "all"))
-        self.faults.append(f"{self.events} {kind}")
         living = [worker for worker in self.workers if not worker.ended]
-        if kind == "server":
-            self._kill_server(self.dice.choice(self.servers))
-        elif kind == "all":
-            for server in self.servers:
-                self._kill_server(server)
+        if kind in ("server", "all"):
+            chosen = self.servers if kind == "all" else [self.dice.choice(self.servers)]
+            dying = [server for server in chosen if server.alive]
+            for server in dying:
+                server.die()
+                self.later(lambda server=server: setattr(server, "alive", True))
+            self._server_died = self._server_died or bool(dying)
+            self.faults += [f"{self.events} {kind}"] * bool(dying)
         elif living:
             worker = self.dice.choice(living)
             run = self.dice.choice(self.servers).run
             if kind == "kill":
                 worker.end("killed")
-            elif run is not None and worker in run.people:
+            elif run is not None and worker in run.people and run.holds(worker):
                 run.lose(worker)
-
-    def _kill_server(self, server: Server) -> None:
-        if server.alive:
-            server.die()
-            self.later(lambda: setattr(server, "alive", True))
+            else:
+                return
+            self.faults.append(f"{self.events} {kind}")
 
     # ---- who starts what
 

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,8 +140,9 @@ def kept_rights(pid: int) -> set[tuple[str, str]]:
     wanted = ("Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs")
     found = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        lines = (line.split(":") for line in (thread / "status").read_text().splitlines())
-        found |= {(name, " ".join(value.split())) for name, value in lines if name in wanted}
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            lines = (line.split(":") for line in (thread / "status").read_text().splitlines())
+            found |= {(name, " ".join(value.split())) for name, value in lines if name in wanted}
     return found
 
 

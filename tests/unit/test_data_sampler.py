@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luwu.data.sampler import Permutation, Sampler, cut, mixed, share
+from luwu.core.shares import even_share
+from luwu.data.sampler import Permutation, Sampler, cut, mixed
 
 TEXT = np.arange(10_000, dtype=np.int64).astype(np.uint8)
 
@@ -43,7 +44,7 @@ def test_the_whole_batch_is_the_same_for_any_number_of_workers(workers, attempt,
 
 @given(st.integers(0, 50), st.integers(1, 9))
 def test_shares_are_even_and_whole(count, workers):
-    parts = [list(range(count))[share(count, rank, workers)] for rank in range(workers)]
+    parts = [list(range(count))[even_share(count, rank, workers)] for rank in range(workers)]
     assert [item for part in parts for item in part] == list(range(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -8,8 +8,9 @@ import statistics
 
 import pytest
 
+from luwu.core.shares import even_counts, even_share, is_even
 from luwu.errors import ConfigError
-from luwu.server.balance import LEAST_GAIN, SETTLING_ATTEMPTS, Balance, RunBalance, divide_rows
+from luwu.server.balance import HELD_ATTEMPTS, LEAST_GAIN, SETTLING_ATTEMPTS, Balance, RunBalance, divide_rows
 
 
 def slowest(counts: list[int], costs: list[float]) -> float:
@@ -95,6 +96,45 @@ def test_one_slow_attempt_changes_nothing() -> None:
     assert [run.attempt(number, 16) for number in range(8, 12)] == [[8, 8]] * 4
 
 
+def test_a_time_counts_once_however_often_it_is_told() -> None:
+    balance = Balance(2)
+    assert balance.divide(0, 16) == [8, 8]
+    for _ in range(3 * SETTLING_ATTEMPTS):  # the attempt is void, and made again
+        for rank in range(2):
+            balance.hear(rank, 0, 1.0 + 2 * rank)
+            assert balance.divide(1, 16) == [8, 8]
+    assert balance.divide(2, 16) == [8, 8]
+
+
+@pytest.mark.parametrize("seconds", [[1.0, 1.12], [1.0, 2.0], [5.0, 1.0, 1.0]])
+def test_a_division_that_gains_nothing_is_taken_back(seconds: list[float]) -> None:
+    """The time of a worker does not depend on its rows at all."""
+    balance, even = Balance(len(seconds)), [32] * len(seconds)
+    found = []
+    for number in range(HELD_ATTEMPTS):
+        for rank, time in enumerate(seconds):
+            balance.hear(rank, number - 1, time)
+            division = balance.divide(number, 32 * len(seconds))
+        found.append(division)
+    changed = [number for number, division in enumerate(found) if division != even]
+    assert changed == list(range(changed[0], changed[-1] + 1)) and len(changed) <= SETTLING_ATTEMPTS + 2
+
+
+def test_a_worker_that_becomes_slow_while_no_change_is_made_gets_less_at_once() -> None:
+    run = Run([0.0, 0.01], overhead=1.0)
+    for number in range(30):
+        run.attempt(number, 16)
+    run.costs, run.overhead = [1.0, 3.0], 0.0
+    for number in range(30, 60):
+        counts = run.attempt(number, 16)
+    assert counts == [12, 4]
+
+
+def test_speeds_that_hardly_differ_are_not_followed_when_batches_change() -> None:
+    run = Run([1.0, 1.0], noise=0.03)
+    assert all(run.attempt(number, 96 if number % 5 else 80)[0] in (48, 40) for number in range(100))
+
+
 def test_a_worker_that_becomes_slow_gets_less() -> None:
     run = Run([1.0, 1.0])
     for number in range(20):
@@ -177,8 +217,20 @@ def test_the_time_of_a_share_counts_without_waits() -> None:
     timer.end(14.0, 2.5)
     assert timer.seconds == 2.5
     timer.end(20.0, 2.5)
-    assert timer.seconds == 2.5
+    assert timer.seconds == 0.0  # that attempt was not begun
+    timer.begin(20.0, 2.5)
+    timer.drop()
+    assert timer.seconds == 0.0
     shares = [BatchShare.of([12, 4], rank) for rank in range(2)]
     assert [share.rows for share in shares] == [slice(0, 12), slice(12, 16)]
     assert [share.weight for share in shares] == [1.5, 0.5]
     assert statistics.mean(share.weight for share in shares) == 1.0
+
+
+@pytest.mark.parametrize(("count", "workers"), [(7, 2), (16, 3), (3, 3), (8, 2), (1000, 7)])
+def test_an_even_division_is_that_of_a_run_without_balance(count: int, workers: int) -> None:
+    counts = even_counts(count, workers)
+    parts = [list(range(count))[even_share(count, rank, workers)] for rank in range(workers)]
+    assert [len(part) for part in parts] == counts == divide_rows(count, [0.3] * workers)
+    assert [row for part in parts for row in part] == list(range(count)) and is_even(counts)
+    assert len(set(counts)) == 1 or not is_even(sorted(counts, reverse=True))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from luwu.core.errors import DataError
+from luwu.core.shares import even_share
 from luwu.data.tokenizer import Tokens
 
 Batch = np.ndarray[Any, np.dtype[np.int64]]
@@ -69,7 +70,7 @@ class Order:
 
     def share_of(self, attempt: int, rank: int, workers: int) -> list[int]:
         """Return one worker's windows: the shares of all workers, in the order of ranks, are the whole batch."""
-        return self.windows_of(attempt, share(self.batch, rank, workers))
+        return self.windows_of(attempt, even_share(self.batch, rank, workers))
 
     def windows_of(self, attempt: int, rows: slice) -> list[int]:
         """Return the windows of some rows of one attempt's batch."""
@@ -95,7 +96,7 @@ class Sampler(Order):
 
     def batch_of(self, attempt: int, rank: int, workers: int) -> tuple[Batch, Batch]:
         """Return one worker's share of an attempt: inputs and targets, int64 [share, seq]."""
-        return self.rows_of(attempt, share(self.batch, rank, workers))
+        return self.rows_of(attempt, even_share(self.batch, rank, workers))
 
     def rows_of(self, attempt: int, rows: slice) -> tuple[Batch, Batch]:
         """Return some rows of an attempt's batch: inputs and targets, int64 [rows, seq]."""
@@ -105,11 +106,6 @@ class Sampler(Order):
 def count_windows(text: Tokens, seq: int) -> int:
     """Windows of `seq` tokens, each followed by one more that is its last target."""
     return max(0, len(text) - 1) // seq
-
-
-def share(count: int, rank: int, workers: int) -> slice:
-    """Return one worker's part of `count` things: consecutive, sizes differing by one at most."""
-    return slice(count * rank // workers, count * (rank + 1) // workers)
 
 
 def cut(text: Tokens, windows: list[int], seq: int) -> tuple[Batch, Batch]:

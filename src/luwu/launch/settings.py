@@ -88,7 +88,7 @@ class RunSettings(DiskSettings, ComputeSettings):
     eval_every: CountOrZero = 0
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     balance: bool = False
-    """give faster workers more sequences of each step, by measured times, on which the last bits then depend"""
+    """give faster workers (CPUs) more sequences of each step, by measured times, on which the last bits then depend"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     restarts: CountOrZero = 3
@@ -128,6 +128,16 @@ class Settings(Group):
             raise ConfigError(
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
                 f"found {self.run.workers}; use fewer workers or a larger batch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def balance_measures_processors(self) -> Settings:
+        """Refuse to balance workers on GPUs, whose time is not measured yet."""
+        if self.run.balance and self.run.device != "cpu":
+            raise ConfigError(
+                f"run.balance: expected false with run.device = {self.run.device}, found true: the time of a GPU is "
+                "not measured yet; leave it out"
             )
         return self
 

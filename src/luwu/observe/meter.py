@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from luwu.core.shares import is_even
+
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
@@ -221,9 +223,9 @@ def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:
 
 
 def uneven_sequences(parts: Sequence[Mapping[str, Any]]) -> list[int] | None:
-    """Return the sequences of each worker in an attempt, in the order of the parts; None where all have as many."""
+    """Return the sequences of each worker, in the order of the parts; None where they are divided evenly."""
     found = [part["sequences"] for part in parts]
-    return found if max(found) - min(found) > 1 else None
+    return None if is_even(found) else found
 
 
 def _validation_loss(shares: Mapping[int, tuple[float, int]], workers: int) -> float | None:

@@ -11,9 +11,12 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Sequence
+from heapq import heapify, heapreplace
 from operator import mul
+from typing import NamedTuple
 
 from luwu.core.errors import ConfigError
+from luwu.core.shares import even_counts
 from luwu.core.words import counted
 
 SETTLING_ATTEMPTS = 3
@@ -26,7 +29,10 @@ SHORTEST_SECONDS = 1e-6
 """Shortest time of an attempt. A clock may see less, and a message may say less."""
 
 LEAST_GAIN = 0.05
-"""Share of the slowest worker's time that another division must save. Less is not worth other bits."""
+"""Share of the slowest worker's time that another division must save. A smaller gain is left."""
+
+HELD_ATTEMPTS = 200
+"""Attempts without another change, after one that did not gain what it should have."""
 
 
 def divide_rows(rows: int, costs: Sequence[float]) -> list[int]:
@@ -34,7 +40,7 @@ def divide_rows(rows: int, costs: Sequence[float]) -> list[int]:
 
     Args:
         rows: rows of the batch.
-        costs: seconds that each worker takes for a row, by rank.
+        costs: seconds that each worker takes for a row, by rank. Equal ones give an even division.
 
     Raises:
         ConfigError: there are fewer rows than workers.
@@ -44,37 +50,58 @@ def divide_rows(rows: int, costs: Sequence[float]) -> list[int]:
         raise ConfigError(
             f"rows: expected one for each of {counted(workers, 'worker')} at least, found {rows}; use a larger batch"
         )
+    if min(costs) == max(costs):
+        return even_counts(rows, workers)
     speed = sum(1 / cost for cost in costs)
     counts = [max(1, int(rows / (cost * speed))) for cost in costs]
+    ends = [((count + 1) * cost, rank) for rank, (count, cost) in enumerate(zip(counts, costs, strict=True))]
+    heapify(ends)
     for _ in range(rows - sum(counts)):
-        counts[min(range(workers), key=lambda rank: (counts[rank] + 1) * costs[rank])] += 1
+        _, rank = ends[0]
+        counts[rank] += 1
+        heapreplace(ends, ((counts[rank] + 1) * costs[rank], rank))
     while sum(counts) > rows:  # slow workers have got their one row
         several = (rank for rank in range(workers) if counts[rank] > 1)
         counts[max(several, key=lambda rank: counts[rank] * costs[rank])] -= 1
     return counts
 
 
+class _Trial(NamedTuple):
+    """A change of the division: the costs before it, and seconds for a row of the batch before it and as predicted."""
+
+    before: list[float]
+    measured: float
+    predicted: float
+
+
 class Balance:
     """The division of each attempt's batch among the workers of a run.
 
     A worker asks before each attempt, and tells what the attempt before took it. All workers get the same answer for
-    an attempt: the first question for it decides. Batches are divided evenly until every worker has made
-    `SETTLING_ATTEMPTS`, and differently only where that is worth it. The times of a division say what each worker
-    takes for a row; they are measured anew after each change, so work that does not grow with the rows is seen, too.
+    an attempt: the first question for it decides. Batches are divided evenly at first, and differently only where that
+    is worth it. A change that gains less than half of what it should have is taken back, because then a worker's time
+    does not follow its rows.
     """
 
     def __init__(self, workers: int) -> None:
-        self._times: list[deque[float]] = [deque(maxlen=KEPT_ATTEMPTS) for _ in range(workers)]
-        self._costs = [1.0] * workers  # seconds for a row, as last measured
-        self._attempt = -1
+        self._costs = [1.0] * workers  # seconds for a row, by which batches are divided now
+        self._times: list[deque[float]] = [deque(maxlen=KEPT_ATTEMPTS) for _ in range(workers)]  # for a row, since then
+        self._heard = [-1] * workers  # attempt of each worker's last time
         self._since = 0  # first attempt with this division
+        self._trial: _Trial | None = None
+        self._held_until = 0
+        self._held_at = math.inf  # seconds for a row of the batch, while no change is made
+        self._attempt = -1
         self._rows = 0
         self._counts: list[int] = []
+        self._before: tuple[int, list[int]] = -1, []  # the attempt before and its division
 
     def hear(self, rank: int, attempt: int, seconds: float) -> None:
-        """Note the time that an attempt took a worker, without waits; 0: it made none."""
-        if self._counts and seconds > 0 and attempt >= self._since:
-            self._times[rank].append(max(seconds, SHORTEST_SECONDS))
+        """Note the time that an attempt took a worker, without waits; 0: it has none. It counts once."""
+        counts = dict([self._before, (self._attempt, self._counts)]).get(attempt)
+        if counts and seconds and self._heard[rank] < attempt >= self._since:
+            self._heard[rank] = attempt
+            self._times[rank].append(max(seconds, SHORTEST_SECONDS) / counts[rank])
 
     def forget(self, rank: int) -> None:
         """Forget the times of a worker that is lost: another one may come to its place."""
@@ -88,33 +115,45 @@ class Balance:
         """
         if attempt < self._attempt:
             raise ConfigError(f"attempt: expected {self._attempt} or a later one, found {attempt}, which is over")
-        if attempt == self._attempt:
-            if rows != self._rows:
-                raise ConfigError(
-                    f"rows: expected {self._rows}, as another worker has for this attempt, found {rows}; give every "
-                    "worker the same batch"
-                )
-            return self._counts
-        counts = self._next(rows)
-        if counts != self._counts:
-            self._since = attempt
-            for times in self._times:
-                times.clear()
-        self._attempt, self._rows, self._counts = attempt, rows, counts
-        return counts
+        if attempt > self._attempt:
+            self._look(attempt)
+            self._before = self._attempt, self._counts
+            self._counts = divide_rows(rows, self._costs)
+            self._attempt, self._rows = attempt, rows
+        elif rows != self._rows:
+            raise ConfigError(
+                f"rows: expected {self._rows}, as another worker has for this attempt, found {rows}; give every worker "
+                "the same batch"
+            )
+        return self._counts
 
-    def _next(self, rows: int) -> list[int]:
-        settled = all(len(times) >= SETTLING_ATTEMPTS for times in self._times)
-        slowest = math.inf
-        if settled:
-            medians = [statistics.median(times) for times in self._times]
-            self._costs = [median / count for median, count in zip(medians, self._counts, strict=True)]
-            slowest = max(medians)
-        counts = divide_rows(rows, self._costs)
-        if rows != self._rows:
-            return counts
-        gains = max(map(mul, self._costs, counts)) <= (1 - LEAST_GAIN) * slowest
-        return counts if settled and gains else self._counts
+    def _look(self, attempt: int) -> None:
+        """Change the division, or take a change back, once every worker has made some attempts with this one."""
+        if any(len(times) < SETTLING_ATTEMPTS for times in self._times):
+            return
+        costs = [statistics.median(times) for times in self._times]
+        measured = _slowest(self._counts, costs) / self._rows
+        trial, self._trial = self._trial, None
+        if trial is not None and trial.measured - measured < (trial.measured - trial.predicted) / 2:
+            self._held_until, self._held_at = attempt + HELD_ATTEMPTS, trial.measured
+            self._change(attempt, trial.before)
+            return
+        stays = abs(measured / self._held_at - 1) < 4 * LEAST_GAIN
+        if attempt < self._held_until and stays:
+            return
+        predicted = _slowest(divide_rows(self._rows, costs), costs) / self._rows
+        if predicted <= (1 - LEAST_GAIN) * measured:
+            self._trial = _Trial(self._costs, measured, predicted)
+            self._change(attempt, costs)
+
+    def _change(self, attempt: int, costs: list[float]) -> None:
+        self._costs, self._since = costs, attempt
+        for times in self._times:
+            times.clear()
+
+
+def _slowest(counts: Sequence[int], costs: Sequence[float]) -> float:
+    return max(map(mul, counts, costs))
 
 
 class RunBalance:
@@ -132,7 +171,7 @@ class RunBalance:
             workers: number of workers of the run.
             attempt: the attempt's number.
             rows: rows of the batch, over all workers.
-            seconds: time that the attempt before took the worker, without waits; 0: it made none.
+            seconds: time that the attempt before took the worker, without waits; 0: it has none.
 
         Raises:
             ConfigError: see `Balance.divide`; or ``seconds`` is no time.

@@ -17,7 +17,7 @@ from luwu.control.rpc import PROTOCOL_VERSION, check_version
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import LossScale
-from luwu.server.membership import Membership
+from luwu.server.membership import Membership, lost_meanwhile
 from luwu.server.participants import on_one_line
 from luwu.server.progress import Report
 from luwu.store.run_record import Counts
@@ -55,6 +55,11 @@ class Joined(Protocol):
     @property
     def run(self) -> Membership[Any]:
         """The run that it has joined."""
+        ...
+
+    @property
+    def tenure(self) -> int:
+        """Its tenure of the place, see `Admission`."""
         ...
 
 
@@ -167,9 +172,13 @@ class ControlService(ABC, Generic[CallerT]):
     def Divide(self, request: pb.DivideRequest, caller: CallerT) -> pb.DivideReply:  # noqa: N802
         """Divide the batch of a worker's attempt by the speeds of all workers."""
         worker = self.worker_of(caller)
-        counts = worker.run.balance.divide(
-            worker.rank, worker.run.workers, request.attempt, request.rows, request.seconds
-        )
+        run = worker.run
+        attempts = run.stats().get("attempts", 0)
+        if request.attempt != attempts:
+            raise ConfigError(f"attempt: expected {attempts}, which is next, found {request.attempt}")
+        if not run.holds(worker.rank, worker.tenure):
+            raise lost_meanwhile(worker.rank)
+        counts = run.balance.divide(worker.rank, run.workers, request.attempt, request.rows, request.seconds)
         return pb.DivideReply(rows=counts)
 
     @abstractmethod

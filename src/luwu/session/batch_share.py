@@ -30,7 +30,7 @@ class WorkTimer:
     """Time of a worker's attempt without waits for the server. Times are of one clock, in seconds.
 
     Attributes:
-        seconds: time of the last attempt that has ended; 0: none was timed.
+        seconds: time of the attempt that ended last; 0: it was not timed.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,10 @@ class WorkTimer:
         self._begin = now, waited
 
     def end(self, now: float, waited: float) -> None:
-        """End the attempt, if one has begun."""
-        if self._begin is not None:
-            began, waited_before = self._begin
-            self.seconds = max(0.0, now - began - (waited - waited_before))
-            self._begin = None
+        """End the attempt. One that was not begun has no time."""
+        began, self._begin = self._begin, None
+        self.seconds = 0.0 if began is None else max(0.0, now - began[0] - (waited - began[1]))
+
+    def drop(self) -> None:
+        """End an attempt that was given up: its time says nothing."""
+        self._begin, self.seconds = None, 0.0

@@ -83,6 +83,7 @@ class Session(OfThisProcess, ABC):
         self._endpoint: Endpoint | None = None
         self._progress: ProgressTeller | None = None
         self._timer = WorkTimer()
+        self._computes_on_device = False
 
     def __enter__(self: SessionT) -> SessionT:
         return self
@@ -127,6 +128,7 @@ class Session(OfThisProcess, ABC):
         self.require_process()
         if self._endpoint is not None:
             raise ConfigError("this session has a model already; open another session for another model")
+        self._computes_on_device = shared_window
         return self._attach(manifest, shared_window, kept)
 
     @abstractmethod
@@ -155,23 +157,29 @@ class Session(OfThisProcess, ABC):
 
         Call it before each attempt's forward, on every worker. Batches are divided evenly at first; after some attempts
         a worker that takes longer for a row gets fewer rows. Multiply the mean loss of the rows by the share's
-        ``weight``: the step then is that of the whole batch, within rounding, however it is divided. The division
-        depends on measured times, so a run that is made again may have other bits.
+        ``weight``: the step then is that of the mean over all rows, within rounding, however they are divided. The
+        division depends on measured times, so a run that is made again may have other bits.
 
         Args:
             rows: rows of the whole batch, the same on every worker; at least one for each.
 
         Raises:
-            ServerError: the session has no model yet. ConfigError: another worker has another batch, or there are
-            fewer rows than workers.
+            ServerError: the session has no model yet. ConfigError: the model is on a GPU, another worker has another
+            batch, or there are fewer rows than workers.
         """
         if not 0 < rows < MOST_ROWS:
             raise ConfigError(
                 f"rows: expected 1 to {MOST_ROWS - 1}, found {rows}; give the whole batch's number of rows"
             )
-        self._timer.begin(time.monotonic(), self._waited_seconds)
+        if self._computes_on_device:
+            raise ConfigError(
+                "divide_batch: expected a model on a CPU, found one on a GPU, whose time is not measured yet; divide "
+                "evenly by session.rank and session.workers"
+            )
         request = pb.DivideRequest(attempt=self.attempts, rows=rows, seconds=self._timer.seconds)
-        return BatchShare.of(self._divide(request).rows, self.rank)
+        share = BatchShare.of(self._divide(request).rows, self.rank)
+        self._timer.begin(time.monotonic(), self._waited_seconds)
+        return share
 
     @abstractmethod
     def report(self, report: dict[str, Any]) -> None:
@@ -184,7 +192,10 @@ class Session(OfThisProcess, ABC):
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
-        self._timer.end(time.monotonic(), self._waited_seconds)
+        if committed:
+            self._timer.end(time.monotonic(), self._waited_seconds)
+        else:
+            self._timer.drop()
         self.attempts += 1
         if committed:
             self.step += 1

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from luwu.core.shares import even_share
 from luwu.data.corpus import Corpus
-from luwu.data.sampler import count_windows, cut, share
+from luwu.data.sampler import count_windows, cut
 from luwu.data.tokenizer import Tokenizer, Tokens
 from luwu.launch.reports import ReportFunction
 from luwu.launch.settings import Settings
@@ -100,7 +101,7 @@ def measure(
     loss_sum, sequences, first = 0.0, 0, 0
     while first < wanted:
         together = windows[first : first + batch()]
-        own = together[share(len(together), *place)]
+        own = together[even_share(len(together), *place)]
         inputs, targets = cut(text, own or together[:1], seq)
         loss = predict(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)).loss.item()
         loss_sum += loss * len(own)

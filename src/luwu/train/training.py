@@ -15,8 +15,9 @@ from luwu.control.credentials import TlsFiles
 from luwu.core.errors import AttemptVoidError, DataError, LuwuError
 from luwu.core.files import replace_text
 from luwu.core.room import Room, is_full
+from luwu.core.shares import even_share
 from luwu.data.corpus import Corpus
-from luwu.data.sampler import Sampler, mixed, share
+from luwu.data.sampler import Sampler, mixed
 from luwu.data.tokenizer import Tokens
 from luwu.launch.checks import check_steps
 from luwu.launch.folder import RunFolder
@@ -192,7 +193,7 @@ class Trainer:
         """Return this worker's rows of the next attempt's batch."""
         session, run = self._session, self._settings.run
         if not run.balance:
-            return share(run.batch, session.rank, session.workers)
+            return even_share(run.batch, session.rank, session.workers)
         divided = session.divide_batch(run.batch)
         if session.rank == 0 and self._counts not in ((), divided.counts):
             words = ", ".join(map(str, divided.counts))

@@ -126,6 +126,9 @@ class _Run:
 
     def let_in(self) -> None: ...
 
+    def holds(self, rank: int, tenure: int) -> bool:
+        return tenure == 1
+
     def begin(
         self, worker: Worker, groups: list[tuple[float, ...]], norm: float | None, scale: Any
     ) -> tuple[int, bool]:
