@@ -109,14 +109,14 @@ class SlurmCluster:
 
     def _processes_of(self, node: str) -> list[int]:
         """Return the processes that a node runs for jobs, and those that watch over them."""
-        found = []
+        found, parents = [], set()
         for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
+            with suppress(OSError):  # it has ended meanwhile
                 words = (folder / "environ").read_bytes().split(b"\0")
                 own = f"SLURM_CONF={self.folder}/slurm.conf".encode() in words
                 if own and f"SLURMD_NODENAME={node}".encode() in words:
                     found.append(int(folder.name))
-        parents = {int(Path(f"/proc/{process}/stat").read_text().rsplit(") ", 1)[1].split()[1]) for process in found}
+                    parents.add(int((folder / "stat").read_text().rpartition(") ")[2].split()[1]))
         return found + [parent for parent in parents if _name_of(parent).startswith("slurmstepd")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 STEPS = 60
@@ -13,7 +14,10 @@ def workers_of(process):
 
 
 def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return the children of a process; none where it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def validation(output):
