@@ -120,8 +120,12 @@ def make_job(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
         return jobs[-1]
 
     yield make
+    running = [job for job in jobs if job.process.poll() is None]
+    for job in running:  # a test that fails leaves nothing behind
+        job.process.terminate()
+        job.process.wait(100)
+    assert not running, running[0].output
     for job in jobs:
-        assert job.process.poll() is not None, job.output
         for step in job.folder.glob("step-*"):
             assert not Path(f"/proc/{step.read_text().strip()}").exists(), f"{step.name} outlives the job"
 

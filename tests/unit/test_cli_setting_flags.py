@@ -65,7 +65,7 @@ def run_of(kind: type[Group], *words: str, **chosen: Any) -> tuple[Given, str]:
 
     result = CliRunner().invoke(single, list(words))
     assert result.exit_code == 0, result.output
-    return seen[0], CliRunner().invoke(single, ["--help"]).output
+    return seen[0], CliRunner().invoke(single, ["--help"], env={"COLUMNS": "120"}).output
 
 
 def all_flags(command: str) -> list[str]:
@@ -119,7 +119,8 @@ def test_only_given_values_arrive_each_as_its_setting_takes_it():
 def test_help_comes_from_the_declaration():
     _, shown = run_of(OneTable)
     assert "a number (3)" in shown and "on (true)" in shown and "<choice> of two (the usual)" in shown
-    assert "--no-off" not in shown and "--hidden" not in shown and "--length" not in shown
+    assert "--no-on" in shown and "--no-off" in shown  # a saved setting can be taken back
+    assert "--hidden" not in shown and "--length" not in shown
 
 
 def test_inherited_settings_follow_a_groups_own_in_help_and_file():

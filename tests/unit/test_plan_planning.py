@@ -122,6 +122,7 @@ def test_disks_that_wear_out_are_bought_anew():
     assert plain.cost == lasting.cost
     sets = 4 * 365 / worn.wear.life_days
     assert sets > 1
+    assert worn.cost.disk_sets == sets
     assert worn.cost.price - plain.cost.price == pytest.approx((sets - 1) * plain.cost.parts["disks"])
     assert worn.tokens_per_second_and_dollar < plain.tokens_per_second_and_dollar
     assert worn.dollars(1e12) > plain.dollars(1e12)
@@ -132,9 +133,9 @@ def test_the_wear_of_a_budget_of_tokens_is_told():
     found = dict(plan.wear.rows(1e12, 10.0))
     assert found["written a day"] == bytes_text(plan.wear.day_bytes)
     share = 10 * plan.wear.day_bytes / 600e12
-    assert found["1T tokens"] == f"{bytes_text(10 * plan.wear.day_bytes)} written, {share:.0%} of its endurance"
+    assert found["1T tokens"] == f"{bytes_text(10 * plan.wear.day_bytes)} written, {share:,.1f} times its endurance"
     assert found["worn out"].endswith("by its endurance of 600 TB")
-    with pytest.raises(ConfigError, match="endurance: expected an endurance with its unit, such as 600TBW"):
+    with pytest.raises(ConfigError, match="endurance: expected an endurance in GBW or TBW, such as 600TBW"):
         make_request(Choices(model="opt-1.3b", endurance="600"))
 
 

@@ -126,9 +126,7 @@ def option_of(kind: type[Group], name: str) -> Any:
 def _option(kind: type[Group], group: str, name: str, flag: Flag, panel: str | None) -> inspect.Parameter:
     field = fields_of(kind, group)[name]
     wanted = flag_type(field.annotation, field.metadata)
-    names = (
-        f"{flag.name}/--no-{flag.name.removeprefix('--')}" if wanted is bool and field.default is True else flag.name
-    )
+    names = f"{flag.name}/--no-{flag.name.removeprefix('--')}" if wanted is bool else flag.name
     text = describe(group, name, kind) + (f" ({flag.default})" if flag.default else "")
     option = typer.Option(names, help=help_of(text), rich_help_panel=panel, show_default=False)
     parameter = flag.name.removeprefix("--").replace("-", "_")

@@ -201,12 +201,15 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
 
     from luwu.core.units import bytes_text
     from luwu.core.words import printable
+    from luwu.observe.display import size
 
     def say(*parts: str | tuple[str, str]) -> None:
         styled = [(part, "") if isinstance(part, str) else part for part in parts]
         text = Text.assemble(*((printable(words), style) for words, style in styled))
         console.print(text, highlight=False, soft_wrap=True)
 
+    if written := outcome.bytes_written:
+        say(f"written to the store since this start: {size(written)} ({bytes_text(written)})")
     if outcome.stopped:
         if outcome.corpus is None and outcome.step == 0:
             say("stopped while reading the text; the same command goes on from there")
@@ -224,8 +227,6 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
         f" nats per {corpus.unit} (single {corpus.unit}s without context: {corpus.entropy:.2f}), ",
         f"{loss / corpus.bytes_per_token / math.log(2):.3f} bits per byte",
     )
-    if outcome.bytes_written:
-        say(f"written to the store since this start: {bytes_text(outcome.bytes_written)}")
     say("sample:")
     say((outcome.prompt, "dim"), outcome.sample)
     say("")

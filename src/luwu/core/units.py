@@ -31,7 +31,7 @@ def parse_endurance(value: object) -> int:
     try:
         return parse_bytes(text[:-1] if text[-2:].upper() == "BW" else text)
     except ConfigError:
-        raise ConfigError(f"expected an endurance with its unit, such as 600TBW, found {value!r}") from None
+        raise ConfigError(f"expected an endurance in GBW or TBW, such as 600TBW, found {value!r}") from None
 
 
 def parse_rate(value: object) -> float:

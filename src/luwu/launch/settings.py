@@ -88,7 +88,7 @@ class RunSettings(DiskSettings, ComputeSettings):
     eval_every: CountOrZero = 0
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     balance: bool = False
-    """give faster workers (CPUs) more sequences of each step, by measured times, on which the last bits then depend"""
+    """give faster workers (CPUs) more sequences, by measured times; the run is then not reproducible to the bit"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     restarts: CountOrZero = 3

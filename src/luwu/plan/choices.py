@@ -80,7 +80,7 @@ class ServerChoices(Group):
     disk_size: Annotated[str | None, ELSEWHERE] = None
     """size of a disk, such as 3.84TB"""
     endurance: str | None = None
-    """bytes that a disk may take in its life, by its data sheet, such as 600TBW; worn disks are part of the cost"""
+    """bytes that a disk may take in its life, such as 600TBW; worn disks are part of a cluster's cost"""
 
 
 class RunChoices(Group):

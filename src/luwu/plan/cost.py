@@ -44,6 +44,8 @@ class Cost:
 
     parts: Mapping[str, float]
     watts: float
+    disk_sets: float = 1.0
+    """number of times that the disks are bought in `LIFETIME_YEARS`"""
 
     @property
     def price(self) -> float:
@@ -59,9 +61,7 @@ class Cost:
         sets = 1.0 if life_days is None else max(1.0, 365 * LIFETIME_YEARS / life_days)
         if sets == 1.0 or "disks" not in self.parts:
             return self
-        parts = dict(self.parts)
-        parts[f"disks, worn out every {life_days:.0f} days"] = sets * parts.pop("disks")
-        return Cost(parts, self.watts)
+        return Cost({**self.parts, "disks": sets * self.parts["disks"]}, self.watts, sets)
 
     def dollars_for(self, days: float) -> float:
         """Return the dollars of a run: its share of the machines' life, and electricity."""

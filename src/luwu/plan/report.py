@@ -10,6 +10,7 @@ from luwu.core.units import bytes_text, count_text, rate_text, seconds_text
 from luwu.core.words import counted
 from luwu.plan.advice import Advice, advise, offload_shares, thresholds_of, tokens_of
 from luwu.plan.clusters import Cluster
+from luwu.plan.cost import LIFETIME_YEARS
 from luwu.plan.planning import Plan
 from luwu.plan.steps import StepTime
 
@@ -229,6 +230,9 @@ def _links(plan: Plan) -> Rows:
 def _cost(plan: Plan, tokens: float | None) -> Rows:
     dollar, kilowatts = plan.tokens_per_second_and_dollar, plan.cost.watts / 1000
     rows = [(name, f"${price:,.0f}") for name, price in plan.cost.parts.items()]
+    if plan.cost.disk_sets > 1:
+        often = f"bought {plan.cost.disk_sets:,.1f} times in {LIFETIME_YEARS} years"
+        rows = [(name, f"{value}, {often}" if name == "disks" else value) for name, value in rows]
     if dollar is None:
         rows.append(("machine", f"nothing is bought; {kilowatts:.2g} kW"))
     else:

@@ -46,7 +46,7 @@ class Wear:
         rows = [("written a day", bytes_text(self.day_bytes))]
         if tokens is not None and days is not None:
             written = self.day_bytes * days
-            share = "" if self.endurance_bytes is None else f", {written / self.endurance_bytes:.0%} of its endurance"
+            share = "" if self.endurance_bytes is None else f", {_times(written / self.endurance_bytes)} its endurance"
             rows.append((f"{count_text(tokens)} tokens", f"{bytes_text(written)} written{share}"))
         if self.life_days is not None and self.endurance_bytes is not None:
             life, endurance = seconds_text(DAY_SECONDS * self.life_days), bytes_text(self.endurance_bytes)
@@ -56,3 +56,9 @@ class Wear:
     def as_json(self) -> dict[str, Any]:
         """Return it as plain numbers: bytes and days."""
         return {"day_bytes": self.day_bytes, "endurance_bytes": self.endurance_bytes, "life_days": self.life_days}
+
+
+def _times(share: float) -> str:
+    if share >= 1:
+        return f"{share:,.1f} times"
+    return f"{share:.0%} of" if share >= 0.1 else f"{share:.2%} of"

@@ -134,6 +134,7 @@ class Trainer:
         self._optimizer = make_optimizer(settings.optimizer, model.module)
         self._ended = time.monotonic()  # end of the attempt before
         self._counts: tuple[int, ...] = ()  # sequences of each worker in that attempt, where they follow the speeds
+        self._before: tuple[int, ...] = ()  # those of the division before
         self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
@@ -195,10 +196,12 @@ class Trainer:
         if not run.balance:
             return even_share(run.batch, session.rank, session.workers)
         divided = session.divide_batch(run.batch)
-        if session.rank == 0 and self._counts not in ((), divided.counts):
-            words = ", ".join(map(str, divided.counts))
-            self._report({"kind": "say", "text": f"the workers now take {words} sequences a step, by their speeds"})
-        self._counts = divided.counts
+        if divided.counts != self._counts:
+            if session.rank == 0 and self._counts:
+                words = ", ".join(map(str, divided.counts))
+                why = "again: the other gained nothing" if divided.counts == self._before else "by their speeds"
+                self._report({"kind": "say", "text": f"the workers now take {words} sequences a step, {why}"})
+            self._before, self._counts = self._counts, divided.counts
         return divided.rows
 
     def _times_since(self, began: float, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import signal
 
-from luwu.data import sampler
+from luwu.core import shares
 from luwu.launch import reports
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
 from luwu.session.session import Session
 
-count_step, append, share = Session.count_step, MetricsLog.append, sampler.share
+count_step, append, even_share = Session.count_step, MetricsLog.append, shares.even_share
 fault = os.environ["TEST_FAULT"].split()
 if fault[0] == "launcher":
     reports.STEPS_AHEAD = 0
@@ -31,10 +31,10 @@ def die() -> None:
 made: list[str] = []  # rank and step after this process's last attempt
 
 
-def kill_and_share(*arguments: int) -> tuple[int, int]:
+def kill_and_share(*arguments: int) -> slice:
     if fault[:3] == ["validation", *made]:
         os.kill(int(fault[3]) or os.getpid(), signal.SIGKILL)
-    return share(*arguments)
+    return even_share(*arguments)
 
 
 def count_and_die(session: Session, committed: bool) -> None:
@@ -51,5 +51,5 @@ def die_or_append(log: MetricsLog, record: StepRecord) -> None:
 
 
 Session.count_step = count_and_die  # type: ignore[method-assign]
-sampler.share = kill_and_share
+shares.even_share = kill_and_share
 MetricsLog.append = die_or_append  # type: ignore[method-assign]
