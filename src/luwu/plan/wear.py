@@ -59,6 +59,4 @@ class Wear:
 
 
 def _times(share: float) -> str:
-    if share >= 1:
-        return f"{share:,.1f} times"
-    return f"{share:.0%} of" if share >= 0.1 else f"{share:.2%} of"
+    return f"{share:,.1f} times" if share >= 1 else f"{share:.1%} of"

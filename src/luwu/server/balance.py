@@ -25,8 +25,8 @@ SETTLING_ATTEMPTS = 3
 KEPT_ATTEMPTS = 16
 """Last attempts of each worker that count."""
 
-SHORTEST_SECONDS = 1e-6
-"""Shortest time of an attempt. A clock may see less, and a message may say less."""
+SHORTEST_TIME = 1e-6
+"""Shortest time of an attempt, in seconds. A clock may see less, and a message may say less."""
 
 LEAST_GAIN = 0.05
 """Share of the slowest worker's time that another division must save. A smaller gain is left."""
@@ -102,7 +102,7 @@ class Balance:
         counts = dict([self._before, (self._attempt, self._counts)]).get(attempt)
         if counts and seconds and self._heard[rank] < attempt >= self._since:
             self._heard[rank] = attempt
-            self._times[rank].append(max(seconds, SHORTEST_SECONDS) / counts[rank])
+            self._times[rank].append(max(seconds, SHORTEST_TIME) / counts[rank])
 
     def forget(self, rank: int) -> None:
         """Forget the times of a worker that is lost: another one may come to its place."""
