@@ -128,9 +128,13 @@ def by_ddp(folder: Path, settings: Mapping[str, Any], python: Path) -> Iterator[
     def processes() -> dict[int, int]:
         return {row["rank"]: row["process"] for row in read_log(log) if "process" in row}
 
+    def kill(rank: int) -> None:
+        with suppress(ProcessLookupError):  # it has not started again since the last time
+            os.kill(processes()[rank], signal.SIGKILL)
+
     with peer(python, "ddp_restart_train.py", own, *how):
         try:
-            yield lambda rank: os.kill(processes()[rank], signal.SIGKILL)
+            yield kill
         finally:
             for process in processes().values():
                 with suppress(ProcessLookupError):
