@@ -28,16 +28,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kit.common import NotInstalledError, Row, arguments, result, run, table
+from kit.common import Row, arguments, result, run, table
 
-try:
-    from harness.jobs.controls import BROKEN, LATE_CALLS, late_calls_count
-    from harness.jobs.reference import ViolationError
-    from harness.jobs.world import play
-except ImportError as error:
-    missing: ImportError | None = error
-else:
-    missing = None
+from harness.jobs.controls import BROKEN, LATE_CALLS, late_calls_count
+from harness.jobs.reference import ViolationError
+from harness.jobs.world import play
+from luwu.core.shares import even_share
 
 NAME = "simulated_jobs"
 BAR = "1,000,000 histories in the full run, 0 violations; every mutation found"
@@ -72,12 +68,11 @@ def play_part(seeds: range) -> Part:
     return Part(len(seeds), events, faults, violations)
 
 
-def play_all(first: int, count: int) -> Part:
+def play_all(count: int) -> Part:
     """Play histories on all processors."""
     parts = os.cpu_count() or 1
-    starts = [first + part * count // parts for part in range(parts + 1)]
     with multiprocessing.Pool(parts) as pool:
-        found = pool.map(play_part, map(range, starts[:-1], starts[1:]), chunksize=1)
+        found = pool.map(play_part, [range(count)[even_share(count, part, parts)] for part in range(parts)])
     faults: Counter[str] = Counter()
     violations: dict[int, str] = {}
     for part in found:
@@ -115,10 +110,8 @@ def main() -> int:
     controlled = options.effort(CONTROLLED_HISTORIES, check=CONTROLLED_HISTORIES)
 
     def measure() -> dict[str, Any]:
-        if missing is not None:
-            raise NotInstalledError(f"{missing}: install luwu with pip install -e .")
         began = time.monotonic()
-        found = play_all(0, count)
+        found = play_all(count)
         seconds = time.monotonic() - began
         controls = {name: noticed(name, controlled) for name in (*BROKEN, LATE_CALLS)}
         table(["rule broken", "noticed by"], [[name, why or "NOTHING"] for name, why in controls.items()])

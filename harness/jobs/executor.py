@@ -85,8 +85,8 @@ class Executor:
     def _check_sum(self, block: int) -> None:
         """Check that a sum has one gradient of each worker, of the attempt that the machine is in."""
         found = self._sums.get(block, [])
-        expected = sorted(range(self._workers))
-        require(sorted(rank for rank, _, _ in found) == expected, f"a sum has gradients of {found}")
+        ranks = sorted(rank for rank, _, _ in found)
+        require(ranks == list(range(self._workers)), f"a sum has gradients of {found}")
         attempt = self.counts.attempts
         require(all(made == attempt for _, _, made in found), f"a sum of attempt {attempt} has gradients of {found}")
         for rank, tenure, _ in found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 from harness.jobs.reference import Counts, Reference, Shape, require
 from harness.jobs.server import UUID, Server
 from harness.jobs.worker import Worker
-from luwu.core.division import Share, Standing, share_out
+from luwu.core.division import Share, Standing, name_parts, share_out
 from luwu.session.decision import Decision, decide
 
 FAULTS = 6
@@ -27,7 +26,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Rules:
-    """What processes around the machines must do. Controls break one of them at a time."""
+    """Rules that the processes around the machines keep. Each control breaks one of them."""
 
     waits_for_decides = True
     syncs_records = True
@@ -71,7 +70,7 @@ class World:
         self._under_way: list[Callable[[], None]] = []
         self._told = Counts()  # of the last step that a worker was told as committed
         self._server_died = False
-        self.uuids = [UUID, *(uuid.uuid5(uuid.UUID(UUID), str(number)).hex for number in range(1, self.shape.servers))]
+        self.uuids = name_parts(UUID, self.shape.servers)
         self.servers = [Server(self, number) for number in range(self.shape.servers)]
         self.workers: list[Worker] = []
         self._start_all()
@@ -128,16 +127,15 @@ class World:
     # ---- what happens
 
     def _happen(self) -> None:
-        works = [run.works for server in self.servers if (run := server.run) is not None and run.works]
-        number = self.dice.randrange(max(1, len(self._under_way) + len(works)))
+        working = [run for server in self.servers if (run := server.run) is not None and run.works]
+        number = self.dice.randrange(max(1, len(self._under_way) + len(working)))
         if number < len(self._under_way):
             events = self._under_way
             events[number], events[-1] = events[-1], events[number]
             events.pop()()
-        elif works:
-            chosen = works[number - len(self._under_way)]
-            run = next(server.run for server in self.servers if server.run is not None and server.run.works is chosen)
-            run.work(self.dice.randrange(len(chosen)))
+        elif working:
+            run = working[number - len(self._under_way)]
+            run.work(self.dice.randrange(len(run.works)))
         else:  # nothing is under way: time passes
             for server in self.servers:
                 server.let_time_pass()
@@ -185,7 +183,7 @@ class World:
 
 
 def play(seed: int, rules: Rules | None = None) -> World:
-    """Play a history to its end, and return it; raises ViolationError, with the seed."""
+    """Play a history to its end, and return it; raises ViolationError where a promise is broken."""
     world = World(seed, rules)
     world.run()
     return world

@@ -64,15 +64,14 @@ def plan(
     Exit status: 0 it fits, 1 it does not, 2 a flag that makes no sense.
     """
     from luwu.core.errors import ConfigError
-    from luwu.core.units import parse_count, parse_endurance
+    from luwu.core.units import parse_count
     from luwu.plan.requests import make_request, named
 
     choices = Choices.of(given)
     budget = named("tokens", parse_count, choices.tokens)
     if measured:
         refuse_beside_measured({"best": best, "peers": peers, "layout": layout is not None, "chart": chart is not None})
-        endurance = named("endurance", parse_endurance, choices.endurance)
-        plan_this_machine(choices, store, link_to, budget, endurance, as_json)
+        plan_this_machine(choices, store, link_to, budget, as_json)
         return
     if link_to is not None:
         raise ConfigError("link-to: expected --measured beside it, which measures; or give the rate with --link")
@@ -97,24 +96,22 @@ def refuse_beside_measured(given: dict[str, bool]) -> None:
 
 
 def plan_this_machine(
-    choices: Choices,
-    store: Path | None,
-    link_to: str | None,
-    budget: float | None,
-    endurance: int | None,
-    as_json: bool,
+    choices: Choices, store: Path | None, link_to: str | None, budget: float | None, as_json: bool
 ) -> None:
     """Measure, plan, and print."""
     import json
 
     from luwu.cli.progress import stages
     from luwu.control.address import parse_host_port
+    from luwu.core.units import parse_endurance
     from luwu.plan.measured.planning import RUNS, suggest
     from luwu.plan.measured.report import as_json as describe
     from luwu.plan.measured.report import sections
     from luwu.plan.measured.requests import SECONDS, local_request, measure_and_plan
+    from luwu.plan.requests import named
     from luwu.probe.link import measure_link
 
+    endurance = named("endurance", parse_endurance, choices.endurance)
     place = store or RUNS
     request = local_request(choices, place)
     other = parse_host_port(link_to, lowest_port=1) if link_to is not None else None

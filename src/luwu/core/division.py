@@ -98,6 +98,11 @@ def cut_segments(segments: Sequence[tuple[int, int]], piece: Piece) -> list[tupl
     ]
 
 
+def name_parts(first: str, servers: int) -> list[str]:
+    """Return the uuids of a job's stores: the first one's, and those of the others, which follow from it."""
+    return [first, *(uuid.uuid5(uuid.UUID(first), str(number)).hex for number in range(1, servers))]
+
+
 def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
     """Return each server's share, if the stores belong together.
 
@@ -107,8 +112,7 @@ def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]
     Raises:
         ManifestMismatchError: stores of different jobs, in another order, or at steps that do not fit together.
     """
-    names = [standings[0].uuid]
-    names += [uuid.uuid5(uuid.UUID(names[0]), str(number)).hex for number in range(1, len(standings))]
+    names = name_parts(standings[0].uuid, len(standings))
     for number, (standing, name) in enumerate(zip(standings, names, strict=True)):
         if standing.steps and standing.uuid != name:
             raise ManifestMismatchError(

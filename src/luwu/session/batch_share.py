@@ -37,6 +37,11 @@ class WorkTimer:
         self.seconds = 0.0
         self._begin: tuple[float, float] | None = None
 
+    @property
+    def runs(self) -> bool:
+        """True from the begin of an attempt to its end."""
+        return self._begin is not None
+
     def begin(self, now: float, waited: float) -> None:
         """Begin an attempt. ``waited``: seconds that the worker has waited since it joined."""
         self._begin = now, waited

@@ -192,7 +192,7 @@ class Session(OfThisProcess, ABC):
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
-        if committed:
+        if committed and self._timer.runs:
             self._timer.end(time.monotonic(), self._waited_seconds)
         else:
             self._timer.drop()
