@@ -42,7 +42,8 @@ nb::tuple tuple_of(const step::Action& action) {
                           [](const step::Update& one) { return nb::make_tuple("update", one.block, one.keeps); },
                           [](const step::HurryOwed&) { return nb::make_tuple("hurry_owed"); },
                           [](const step::FinishOwed&) { return nb::make_tuple("finish_owed"); },
-                          [](const step::Settle& one) { return nb::make_tuple("settle", one.blocks); },
+                          [](const step::Settle& one) { return nb::make_tuple("settle", one.blocks, one.writes); },
+                          [](const step::Flush& one) { return nb::make_tuple("flush", one.blocks); },
                           [](const step::TakeBack& one) { return nb::make_tuple("take_back", one.blocks); },
                           [](const step::WriteRecord& one) {
                               return nb::make_tuple("write_record", one.record.step, one.record.attempts,
@@ -69,8 +70,9 @@ nb::list told(const step::Actions& actions) {
 
 class StepMachine {
   public:
-    StepMachine(std::uint32_t blocks, std::uint32_t workers, bool prepares, const Counts& standing)
-        : machine_(rules_of(blocks, workers, prepares), record_of(blocks, standing)) {}
+    StepMachine(std::uint32_t blocks, std::uint32_t workers, bool prepares, const Counts& standing,
+                std::uint64_t commit_every)
+        : machine_(rules_of(blocks, workers, prepares, commit_every), record_of(blocks, standing)) {}
 
     nb::list begin(std::uint32_t worker, std::optional<double> max_norm) {
         step::StepSettings settings;
@@ -91,6 +93,8 @@ class StepMachine {
     nb::list written(std::uint32_t block) { return told(machine_.written(block)); }
     nb::list taken_back() { return told(machine_.taken_back()); }
     nb::list recorded() { return told(machine_.recorded()); }
+    nb::list commit_soon() { return told(machine_.commit_soon()); }
+    nb::list make_durable() { return told(machine_.make_durable()); }
     nb::list fail(const std::string& why) { return told(machine_.fail(Error(ErrorKind::worker_lost, why))); }
     [[nodiscard]] bool may_join(std::uint32_t worker) const { return machine_.state().may_join(worker); }
     [[nodiscard]] Counts counts() const {
@@ -98,12 +102,16 @@ class StepMachine {
         return {progress.step(), progress.attempts(), progress.rolled_back()};
     }
 
+    [[nodiscard]] std::uint64_t durable_step() const { return machine_.state().progress.durable_step(); }
+
   private:
-    static step::Rules rules_of(std::uint32_t blocks, std::uint32_t workers, bool prepares) {
+    static step::Rules rules_of(std::uint32_t blocks, std::uint32_t workers, bool prepares,
+                                std::uint64_t commit_every) {
         step::Rules rules;
         for (std::uint32_t block = 0; block < blocks; ++block) rules.blocks.push_back({std::to_string(block), true});
         rules.workers = workers;
         rules.prepares = prepares;
+        rules.commit_points.every = commit_every;
         rules.mean = 1.0F / static_cast<float>(workers);
         return rules;
     }
@@ -123,8 +131,9 @@ void bind_step(nb::module_& module) {
     nb::class_<StepMachine>(module, "StepMachine",
                             "The step machine of a server whose workers push their own gradients. Every event returns "
                             "its actions as tuples: a name, then what belongs to it.")
-        .def(nb::init<std::uint32_t, std::uint32_t, bool, const Counts&>(), "blocks"_a, "workers"_a, "prepares"_a,
-             "standing"_a, "`standing`: steps, attempts and roll-backs of the store's last commit.")
+        .def(nb::init<std::uint32_t, std::uint32_t, bool, const Counts&, std::uint64_t>(), "blocks"_a, "workers"_a,
+             "prepares"_a, "standing"_a, "commit_every"_a = 1,
+             "`standing`: steps, attempts and roll-backs of the store's last commit.")
         .def("begin", &StepMachine::begin, "worker"_a, "max_norm"_a.none())
         .def("push", &StepMachine::push, "worker"_a, "block"_a)
         .def("vote", &StepMachine::vote, "worker"_a, "roll_back"_a, "pushes"_a)
@@ -138,8 +147,11 @@ void bind_step(nb::module_& module) {
         .def("written", &StepMachine::written, "block"_a)
         .def("taken_back", &StepMachine::taken_back)
         .def("recorded", &StepMachine::recorded)
+        .def("commit_soon", &StepMachine::commit_soon)
+        .def("make_durable", &StepMachine::make_durable)
         .def("fail", &StepMachine::fail, "why"_a)
         .def("may_join", &StepMachine::may_join, "worker"_a)
+        .def_prop_ro("durable_step", &StepMachine::durable_step, "Steps that are on the disk, with their record.")
         .def_prop_ro("counts", &StepMachine::counts, "Steps, attempts and roll-backs that were answered.");
 }
 

@@ -29,10 +29,12 @@ enum class EventKind : std::uint8_t {
     taken_back,
     recorded,
     epoch_begun,
+    commit_soon,
+    make_durable,
     fail,
     break_down,
 };
-inline constexpr std::size_t kEventKinds = 17;
+inline constexpr std::size_t kEventKinds = 19;
 
 struct StepEvent {
     EventKind kind = EventKind::begin;
@@ -53,7 +55,8 @@ inline constexpr std::array<std::string_view, kStepSettings> kStepSettingsNames{
 // Blocks are named a, b, c and so on. The text can be read back.
 [[nodiscard]] std::string text_of(const StepEvent& event);
 [[nodiscard]] StepEvent event_of(std::string_view text);
-// `update+keep a`, `settle ab 0.5`, `record 1/1/0 110`, `end committed 4 ab`, `fail worker 0 began a step twice`, ...
+// `update+keep a`, `settle ab 0.5 [in memory]`, `flush ab`, `record 1/1/0 110`, `end committed 4 ab`, `fail worker 0
+// began a step twice`, ...
 [[nodiscard]] std::string text_of(const step::Action& action);
 [[nodiscard]] std::string text_of(const step::Actions& actions);  // joined by "; "
 
@@ -92,6 +95,7 @@ struct StepSetup {
 };
 [[nodiscard]] StepSetup step_setup(std::uint32_t workers, std::uint32_t blocks, bool one_stream = false,
                                    bool prepares = false);
+[[nodiscard]] StepSetup with_commit_points(StepSetup setup, std::uint64_t every, std::uint64_t for_snapshots = 0);
 [[nodiscard]] std::string text_of(const StepSetup& setup);
 
 // The first difference between the machine and the reference in these events, with its place; nothing: none.

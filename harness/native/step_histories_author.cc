@@ -27,6 +27,11 @@ StepSetup step_setup(std::uint32_t workers, std::uint32_t blocks, bool one_strea
     return setup;
 }
 
+StepSetup with_commit_points(StepSetup setup, std::uint64_t every, std::uint64_t for_snapshots) {
+    setup.rules.commit_points = {every, for_snapshots};
+    return setup;
+}
+
 StepAuthor::StepAuthor(std::uint64_t seed)
     : dice_(seed),
       setup_(step_setup(1 + dice_.below(dice_.chance(800) ? 2 : 4), 1 + dice_.below(4), dice_.chance(250),
@@ -45,6 +50,7 @@ StepAuthor::StepAuthor(std::uint64_t seed)
     pushes_of_step_ = trainable;
     for (std::uint64_t& count : setup_.standing.counts) count = dice_.below(3);
     setup_.standing.step = dice_.below(5);
+    if (dice_.chance(400)) setup_ = with_commit_points(setup_, dice_.below(4), dice_.chance(300) ? 2 : 0);
     setup_.standing.attempts = setup_.standing.step + dice_.below(2);
     settings_ =
         dice_.chance(350) ? std::vector<std::uint32_t>{0, 0, 1, 2} : std::vector<std::uint32_t>{3, 3, 4, 5, 6, 7};
@@ -62,6 +68,9 @@ void StepAuthor::take(const step::Actions& actions) {
         }
         if (const auto* settle = std::get_if<step::Settle>(&action)) {
             for (const std::uint32_t block : settle->blocks) ends(EventKind::caught_up, block);
+        }
+        if (const auto* flush = std::get_if<step::Flush>(&action)) {
+            for (const std::uint32_t block : flush->blocks) ends(EventKind::written, block);
         }
         if (std::holds_alternative<step::TakeBack>(action)) ends(EventKind::taken_back);
         if (std::holds_alternative<step::WriteRecord>(action)) ends(EventKind::recorded);
@@ -81,6 +90,9 @@ std::optional<StepEvent> StepAuthor::next(const step::State& state) {
     if (dice_.chance(wrong_) || (state.failed() && dice_.chance(100))) return anything();
     if (!under_way_.empty() && (state.failed() || dice_.chance(busy_))) return completion(state);
     if (dice_.chance(trouble_)) return trouble(state);
+    if (!setup_.rules.commit_points.is_each_step() && dice_.chance(30)) {
+        return StepEvent{dice_.chance(500) ? EventKind::make_durable : EventKind::commit_soon};
+    }
     if (const auto event = likely(state)) return event;
     if (!under_way_.empty()) return completion(state);
     return state.failed() ? anything() : trouble(state);

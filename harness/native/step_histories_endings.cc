@@ -117,7 +117,7 @@ void StepReference::end_if_nothing_is_under_way() {
         actions_.emplace_back(step::Answer{prepared});
         return;
     }
-    if (*limits_) return end_with_norm();
+    if (keeps()) return end_with_norm();
     write_record();
 }
 
@@ -133,30 +133,48 @@ void StepReference::end_with_norm() {
 }
 
 void StepReference::answer_and_owe() {
-    const bool clips = now_.factor() < 1.0;
+    const bool clips = *limits_ && now_.factor() < 1.0;
+    if (!*limits_) now_.sum = step::kNoSquares;
     last_did_not_clip_ = !clips;
     if (clips) ++clipped_;
     if (now_.order.empty()) return write_record();
     NaiveDebt owed;
-    owed.record = next_record();
+    store::CommitRecord record = next_record();
     for (const std::uint32_t block : now_.order) {
-        ++owed.record.counts[block];
+        ++record.counts[block];
         owed.not_in_memory.add(block);
-        owed.not_on_disk.add(block);
+        owed.not_in_place.add(block);
     }
+    const bool commits = point_is_due_ || is_commit_point(record.step);
+    if (commits) owed.record = record;
     before_ = owed;
     const float scale = clips ? static_cast<float>(static_cast<double>(now_.average(rules_.mean)) * now_.factor())
                               : now_.average(rules_.mean);
-    actions_.emplace_back(step::Settle{now_.order, scale});
+    actions_.emplace_back(step::Settle{now_.order, scale, commits});
     end(step::kCommitted, now_.sum);
 }
 
-store::CommitRecord StepReference::next_record() const {
+bool StepReference::is_commit_point(std::uint64_t step) const {
+    for (const std::uint64_t every : {rules_.commit_points.every, rules_.commit_points.for_snapshots}) {
+        if (every != 0 && step % every == 0) return true;
+    }
+    return false;
+}
+
+store::CommitRecord StepReference::last_record() const {
     store::CommitRecord record;
-    record.step = step_ + 1;
-    record.attempts = attempts_ + 1;
+    record.step = step_;
+    record.attempts = attempts_;
     record.rolled_back = rolled_back_;
     record.counts = counts_;
+    record.loss_scale = loss_scale_;
+    return record;
+}
+
+store::CommitRecord StepReference::next_record() const {
+    store::CommitRecord record = last_record();
+    ++record.step;
+    ++record.attempts;
     record.loss_scale = now_.settings.gradient.loss_scale;
     return record;
 }
@@ -200,11 +218,13 @@ std::string StepReference::difference(const step::State& state) const {
     if (progress.step() != step_ || progress.attempts() != attempts_ || progress.rolled_back() != rolled_back_) {
         return "steps";
     }
+    if (progress.durable_step() != durable_step_) return "the step on the disk";
+    if (state.point_is_due != point_is_due_ || state.flush_is_due != flush_is_due_) return "what is due";
     if (progress.voided() != voided_) return "void attempts";
     if (progress.clipped() != clipped_ || progress.redone() != redone_) return "clipped or redone";
     if (progress.loss_scale() != loss_scale_) return "loss scale";
     if (state.owed.has_value() != before_.has_value()) return "owed";
-    if (before_ && (state.owed->record != before_->record || state.owed->blocks != before_->not_on_disk.size())) {
+    if (before_ && (state.owed->record != before_->record || state.owed->blocks != before_->not_in_place.size())) {
         return "the record that is owed";
     }
     if (!same(state.last_end, last_end_)) return "the last ending";

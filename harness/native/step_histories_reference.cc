@@ -28,6 +28,7 @@ StepReference::StepReference(const StepSetup& setup)
       workers_(setup.rules.workers),
       now_(setup.rules.blocks.size()),
       step_(setup.standing.step),
+      durable_step_(setup.standing.step),
       attempts_(setup.standing.attempts),
       rolled_back_(setup.standing.rolled_back),
       loss_scale_(setup.standing.loss_scale),
@@ -43,6 +44,11 @@ step::Actions StepReference::happen(const StepEvent& event) {
         }
     } else if (event.kind >= EventKind::kept && event.kind <= EventKind::epoch_begun) {
         hear_executor(event);
+    } else if (event.kind == EventKind::commit_soon) {
+        point_is_due_ = true;
+    } else if (event.kind == EventKind::make_durable) {
+        flush_is_due_ = true;
+        flush_if_due();
     } else if (event.kind == EventKind::join) {
         join(event.worker);
     } else if (event.kind == EventKind::leave) {
@@ -72,10 +78,7 @@ void StepReference::hear_worker(const StepEvent& event) {
 void StepReference::hear_executor(const StepEvent& event) {
     if (event.kind == EventKind::kept) kept(event.block, event.squares);
     if (event.kind == EventKind::written) written(event.block);
-    if (event.kind == EventKind::caught_up) {
-        must(before_ && before_->not_in_memory.has(event.block), "memory has it");
-        before_->not_in_memory.remove(event.block);
-    }
+    if (event.kind == EventKind::caught_up) caught_up(event.block);
     if (event.kind == EventKind::spoiled) now_.spoiled = true;
     if (event.kind == EventKind::taken_back) taken_back();
     if (event.kind == EventKind::recorded) recorded();
@@ -116,10 +119,11 @@ void StepReference::begin(std::uint32_t worker, const step::StepSettings& settin
                                           "the same optimizer settings and schedule");
     }
     if (first) {
-        if (!limits_ && limit) actions_.emplace_back(step::PlanKept{});
+        const bool chosen = limits_.has_value();
         limits_ = limit;
+        if (!chosen && keeps()) actions_.emplace_back(step::PlanKept{});
         now_.settings = settings;
-        now_.speculates = limit && last_did_not_clip_ && !rules_.prepares;
+        now_.speculates = limit && last_did_not_clip_ && !rules_.prepares && commits_each();
     }
     workers_[worker].in_step = true;
     if (!rules_.one_stream) actions_.emplace_back(step::BeginPass{worker});
@@ -155,7 +159,7 @@ void StepReference::all_have_pushed(std::uint32_t block) {
         actions_.emplace_back(step::GiveBack{block});
         return;
     }
-    if (!*limits_) {
+    if (!keeps()) {
         now_.update_asked.add(block);
         actions_.emplace_back(step::Update{block, false});
         return;
@@ -284,13 +288,21 @@ void StepReference::written(std::uint32_t block) {
         return end_if_nothing_is_under_way();
     }
     must(!before_->not_in_memory.has(block), "it is written before memory has it");
+    before_->not_in_place.remove(block);
+    const bool all = before_->not_in_place.empty();
+    if (all && before_->record) actions_.emplace_back(step::WriteRecord{*before_->record});
+    if (!failed_ && now_.keep_waits.has(block)) {
+        now_.keep_waits.remove(block);
+        now_.keep_asked.add(block);
+        actions_.emplace_back(step::Keep{block});
+    }
+    if (all && !before_->record) nothing_is_owed();
+}
+
+void StepReference::caught_up(std::uint32_t block) {
+    must(before_ && before_->not_in_memory.has(block), "memory has it");
+    before_->not_in_memory.remove(block);
     ++counts_[block];
-    before_->not_on_disk.remove(block);
-    if (before_->not_on_disk.empty()) actions_.emplace_back(step::WriteRecord{before_->record});
-    if (failed_ || !now_.keep_waits.has(block)) return;
-    now_.keep_waits.remove(block);
-    now_.keep_asked.add(block);
-    actions_.emplace_back(step::Keep{block});
 }
 
 void StepReference::taken_back() {
@@ -311,11 +323,20 @@ void StepReference::recorded() {
     if (!before_) {
         must(now_.recording, "no record is written");
         on_disk_ = counts_;
+        point_is_due_ = false;
+        durable_step_ = step_ + 1;
         return end(step::kCommitted, now_.sum);
     }
-    must(before_->not_on_disk.empty(), "no record is written");
+    must(before_->record && before_->not_in_place.empty(), "no record is written");
     on_disk_ = counts_;
+    point_is_due_ = false;
+    durable_step_ = before_->record->step;
+    nothing_is_owed();
+}
+
+void StepReference::nothing_is_owed() {
     before_.reset();
+    flush_if_due();
     if (failed_) return;
     for (const std::uint32_t block : now_.order) {
         if (!now_.update_waits.has(block)) continue;
@@ -325,6 +346,22 @@ void StepReference::recorded() {
         actions_.emplace_back(step::Update{block, true});
     }
     end_if_nothing_is_under_way();
+}
+
+void StepReference::flush_if_due() {
+    if (!flush_is_due_ || before_ || broken_) return;
+    flush_is_due_ = false;
+    if (step_ == durable_step_) return;
+    NaiveDebt owed;
+    owed.record = last_record();
+    std::vector<std::uint32_t> blocks;
+    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+        if (counts_[block] == on_disk_[block]) continue;
+        owed.not_in_place.add(block);
+        blocks.push_back(block);
+    }
+    before_ = owed;
+    actions_.emplace_back(step::Flush{blocks});
 }
 
 }  // namespace luwu::test

@@ -65,10 +65,11 @@ struct NaiveStep {
     [[nodiscard]] float average(float mean) const;
 };
 
-// The step before, which was answered and is not on the disk.
+// The step before, which was answered: blocks that memory has not updated, and those that are not where they belong,
+// which is the disk at a commit point and may be memory else.
 struct NaiveDebt {
-    store::CommitRecord record;
-    Few not_in_memory, not_on_disk;
+    std::optional<store::CommitRecord> record;
+    Few not_in_memory, not_in_place;
 };
 
 class StepReference {
@@ -93,7 +94,10 @@ class StepReference {
     void kept(std::uint32_t block, double squares);
     void written(std::uint32_t block);
     void taken_back();
+    void caught_up(std::uint32_t block);
     void recorded();
+    void nothing_is_owed();
+    void flush_if_due();
 
     void fail(ErrorKind kind, const std::string& text);
     void all_have_pushed(std::uint32_t block);
@@ -108,7 +112,11 @@ class StepReference {
     void write_record();
     void end(step::StepEnd how, double squares);
 
-    [[nodiscard]] bool owes(std::uint32_t block) const { return before_ && before_->not_on_disk.has(block); }
+    [[nodiscard]] bool owes(std::uint32_t block) const { return before_ && before_->not_in_place.has(block); }
+    [[nodiscard]] bool commits_each() const { return rules_.commit_points.every == 1; }
+    [[nodiscard]] bool keeps() const { return *limits_ || !commits_each(); }
+    [[nodiscard]] bool is_commit_point(std::uint64_t step) const;
+    [[nodiscard]] store::CommitRecord last_record() const;
     [[nodiscard]] store::CommitRecord next_record() const;
 
     step::Rules rules_;
@@ -119,9 +127,10 @@ class StepReference {
     bool last_did_not_clip_ = false;
     NaiveStep now_;
     std::optional<NaiveDebt> before_;
-    std::uint64_t step_, attempts_, rolled_back_, voided_ = 0, clipped_ = 0, redone_ = 0;
+    std::uint64_t step_, durable_step_, attempts_, rolled_back_, voided_ = 0, clipped_ = 0, redone_ = 0;
     std::optional<store::LossScale> loss_scale_;
     std::vector<std::uint64_t> counts_, on_disk_;
+    bool point_is_due_ = false, flush_is_due_ = false;
     bool failed_ = false, broken_ = false;
     std::string failure_;
     step::Ending last_end_;

@@ -11,8 +11,9 @@ namespace luwu::test {
 namespace {
 
 constexpr std::array<std::string_view, kEventKinds> kKinds{
-    "begin",   "pull",      "push",    "vote",       "decide",   "join",        "leave", "lose",      "kept",
-    "written", "caught_up", "spoiled", "taken_back", "recorded", "epoch_begun", "fail",  "break_down"};
+    "begin",       "pull",        "push",         "vote",      "decide",    "join",       "leave",
+    "lose",        "kept",        "written",      "caught_up", "spoiled",   "taken_back", "recorded",
+    "epoch_begun", "commit_soon", "make_durable", "fail",      "break_down"};
 
 std::string name_of(std::uint32_t block) { return std::string(1, static_cast<char>('a' + block)); }
 
@@ -54,8 +55,10 @@ struct ActionText {
     std::string operator()(const step::HurryOwed& action) const { return "hurry " + name_of(action.block); }
     std::string operator()(const step::FinishOwed&) const { return "finish_owed"; }
     std::string operator()(const step::Settle& action) const {
-        return "settle " + names_of(action.blocks) + " " + number(static_cast<double>(action.scale));
+        return "settle " + names_of(action.blocks) + " " + number(static_cast<double>(action.scale)) +
+               (action.writes ? "" : " in memory");
     }
+    std::string operator()(const step::Flush& action) const { return "flush " + names_of(action.blocks); }
     std::string operator()(const step::TakeBack& action) const { return "take_back " + names_of(action.blocks); }
     std::string operator()(const step::WriteRecord& action) const { return "record " + text_of(action.record); }
     std::string operator()(const step::BeginEpoch&) const { return "epoch"; }
@@ -159,7 +162,8 @@ std::string text_of(const step::Actions& actions) {
 std::string text_of(const StepSetup& setup) {
     std::string text = std::to_string(setup.rules.workers) + " workers" +
                        (setup.rules.one_stream ? " one_stream" : "") + (setup.rules.prepares ? " prepares" : "") +
-                       " blocks";
+                       " commits every " + std::to_string(setup.rules.commit_points.every) + " and " +
+                       std::to_string(setup.rules.commit_points.for_snapshots) + " blocks";
     for (const step::BlockRules& block : setup.rules.blocks) {
         text += " " + block.name + (block.trainable ? "" : " frozen");
     }
@@ -198,6 +202,10 @@ step::Actions happen(step::Machine& machine, const StepEvent& event) {
             return machine.recorded();
         case EventKind::epoch_begun:
             return machine.epoch_begun();
+        case EventKind::commit_soon:
+            return machine.commit_soon();
+        case EventKind::make_durable:
+            return machine.make_durable();
         case EventKind::fail:
             return machine.fail(Error(ErrorKind::server, "the server was closed"));
         case EventKind::break_down:

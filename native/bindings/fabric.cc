@@ -35,10 +35,10 @@ std::unique_ptr<fabric::ShmServer> make_server(const std::vector<std::string>& f
                                                std::uint64_t chunk_elements, const std::string& optimizer,
                                                std::uint64_t memory_bytes, std::uint32_t workers,
                                                std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                               bool read_only, double disk_full_wait_seconds) {
+                                               bool read_only, double disk_full_wait_seconds, const Durable& durable) {
     fabric::ServerSettings settings =
         make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
-                             optimizer_threads, snapshots, disk_full_wait_seconds);
+                             optimizer_threads, snapshots, disk_full_wait_seconds, durable);
     if (read_only) settings.mode = store::OpenMode::read_only;
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::ShmServer>(std::move(settings));
@@ -75,12 +75,14 @@ nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
 void bind_server(nb::module_& module) {
     nb::class_<fabric::ShmServer>(module, "ShmServer",
                                   "The server of one host: an open store, its pipeline and its workers' shared memory.")
-        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
-             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
-             "disk_full_wait_seconds"_a = 0.0,
-             "`snapshots`: steps between two (0: none), and the number to keep (0: all). A store that is only read, "
-             "such as a snapshot, is not locked, and makes no steps. A step waits `disk_full_wait_seconds` for room on "
-             "a disk before the run fails.")
+        .def(
+            nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
+            "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
+            "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep,
+            "`snapshots`: steps between two (0: none), and the number to keep (0: all). A store that is only read, "
+            "such as a snapshot, is not locked, and makes no steps. A step waits `disk_full_wait_seconds` for room on "
+            "a disk before the run fails. `durable`: a commit point every so many steps, or seconds; (0, 0): only when "
+            "the server closes.")
         .def_prop_ro("initialised", &fabric::ShmServer::initialised)
         .def_prop_ro(
             "findings", [](const fabric::ShmServer& self) { return self.findings(); },

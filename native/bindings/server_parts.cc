@@ -19,7 +19,7 @@ fabric::ServerSettings make_server_settings(const std::vector<std::string>& fold
                                             std::uint64_t chunk_elements, const std::string& optimizer,
                                             std::uint64_t memory_bytes, std::uint32_t workers,
                                             std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                            double disk_full_wait_seconds) {
+                                            double disk_full_wait_seconds, const Durable& durable) {
     fabric::ServerSettings settings;
     settings.folders = folders;
     settings.uuid = make_uuid(uuid);
@@ -31,6 +31,9 @@ fabric::ServerSettings make_server_settings(const std::vector<std::string>& fold
     settings.optimizer_threads = optimizer_threads;
     settings.snapshots = {std::get<0>(snapshots), std::get<1>(snapshots)};
     settings.disk_full_wait = std::chrono::nanoseconds(std::llround(disk_full_wait_seconds * 1e9));
+    const auto [steps, seconds] = durable;
+    settings.commit_points.every = steps;
+    if (seconds > 0) settings.commit_after = std::chrono::nanoseconds(std::llround(seconds * 1e9));
     return settings;
 }
 
@@ -108,6 +111,7 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["loss_scale"] = stats.loss_scale ? nb::cast(stats.loss_scale->scale) : nb::none();
     result["good_steps"] = stats.loss_scale ? stats.loss_scale->good_steps : 0;
     result["unwritten"] = stats.unwritten;
+    result["since_commit_seconds"] = stats.since_commit_seconds;
     result["voided"] = stats.voided;
     result["clipped"] = stats.clipped;
     result["redone"] = stats.redone;

@@ -18,11 +18,13 @@ using Group = std::vector<double>;  // an optimizer's settings of one parameter 
 using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
 
 using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // steps between two, and the number to keep
+using Durable = std::tuple<std::uint64_t, double>;           // commit points: every so many steps, or seconds; 0: none
+inline constexpr Durable kEachStep{1, 0.0};
 
 [[nodiscard]] fabric::ServerSettings make_server_settings(
     const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
     std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
-    std::uint32_t optimizer_threads, const Snapshots& snapshots, double disk_full_wait_seconds);
+    std::uint32_t optimizer_threads, const Snapshots& snapshots, double disk_full_wait_seconds, const Durable& durable);
 // End of a step: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);

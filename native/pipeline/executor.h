@@ -55,6 +55,7 @@ class Executor {
     void operator()(const step::HurryOwed& action) { owed.hurry(action.block); }
     void operator()(const step::FinishOwed&) { owed.start_due(); }
     void operator()(const step::Settle& action) { owed.settle(action); }
+    void operator()(const step::Flush& action) { updates.flush(action.blocks); }
     void operator()(const step::TakeBack& action);
     void operator()(const step::WriteRecord& action) { writing.commit(action.record); }
     void operator()(const step::BeginEpoch&) { shared.settings.on_given_up(); }

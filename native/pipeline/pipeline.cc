@@ -57,6 +57,10 @@ Pipeline::Begun Pipeline::begin(std::uint32_t worker, const std::vector<GroupSet
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
     const bool failed = shared.failed();
+    const auto& commit_after = shared.settings.commit_after;
+    if (commit_after && std::chrono::steady_clock::now() - shared.committed_at >= *commit_after) {
+        executor_->tell(shared.machine.commit_soon());
+    }
     executor_->tell(shared.machine.begin(worker, {groups, gradient}));
     return {shared.step().abandoned(), failed ? std::nullopt : shared.step().failure};
 }
@@ -155,8 +159,12 @@ void Pipeline::epoch_begun() {
 std::optional<Error> Pipeline::wait_until_written() {
     Shared& shared = executor_->shared;
     std::unique_lock lock(shared.mutex);
-    shared.changed.wait(lock, [&] { return !shared.step().owed || shared.step().broken; });
-    return shared.step().owed ? shared.step().broken : std::nullopt;
+    const step::State& step = shared.step();
+    const std::uint64_t answered = step.progress.step();
+    const auto written = [&] { return step.progress.durable_step() >= answered; };
+    executor_->tell(shared.machine.make_durable());
+    shared.changed.wait(lock, [&] { return written() || step.broken; });
+    return written() ? std::nullopt : step.broken;
 }
 
 void Pipeline::joined(std::uint32_t worker) {
@@ -204,7 +212,9 @@ PipelineStats Pipeline::stats() const {
     stats.clipped = progress.clipped();
     stats.redone = progress.redone();
     stats.loss_scale = progress.loss_scale();
-    stats.unwritten = shared.step().owed ? 1 : 0;
+    stats.unwritten = progress.step() - progress.durable_step();
+    stats.since_commit_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - shared.committed_at).count();
     stats.waits_for_room = shared.room.waits();
     return stats;
 }

@@ -12,6 +12,7 @@ step::Rules make_rules(const store::Layout& layout, const PipelineSettings& sett
     rules.workers = settings.workers;
     rules.one_stream = settings.one_stream;
     rules.prepares = settings.prepares;
+    rules.commit_points = settings.commit_points;
     rules.mean = settings.gradient_scale.value_or(1.0F / static_cast<float>(settings.workers));
     return rules;
 }

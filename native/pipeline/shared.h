@@ -2,6 +2,7 @@
 // takes the lock itself says so; every other is called with the lock held.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -41,6 +42,7 @@ struct Shared {
     PipelineStats stats;  // counts alone; what the machine knows is added to them
     bool initialised;     // the store has values
     std::uint32_t reads_in_flight = 0;
+    std::chrono::steady_clock::time_point committed_at = std::chrono::steady_clock::now();
 
     struct Parts {
         Executor* executor = nullptr;
@@ -59,6 +61,10 @@ struct Shared {
     [[nodiscard]] const store::ChunkPlace& place(std::uint32_t chunk) const { return layout.chunks()[chunk]; }
     [[nodiscard]] std::uint32_t chunks_of(std::uint32_t block) const {
         return static_cast<std::uint32_t>(layout.chunks_of(block).size());
+    }
+    // Memory keeps the chunk's whole record from one step to the next.
+    [[nodiscard]] bool stays(std::uint32_t chunk) const {
+        return states.pinned(chunk) && window.pinned(place(chunk).block);
     }
     [[nodiscard]] std::byte* parameters_of(const store::ChunkPlace& place) const;  // in the window
     [[nodiscard]] kernels::Dtype gradient_dtype(std::uint32_t block) const;

@@ -55,10 +55,9 @@ void SnapshotKeeper::loop() {
 }
 
 // Not earlier: the spare that is there now may be what this step writes to.
-void SnapshotKeeper::writing() {
-    const store::CommitRecord& last = store_.committed();
-    if (!due(last.step + 1)) return;
-    post([this, version = 1 - last.version] {
+void SnapshotKeeper::writing(std::uint64_t step) {
+    if (!due(step)) return;
+    post([this, version = 1 - store_.committed().version] {
         try {
             store_.reserve_spare(version);
         } catch (const Error&) {  // committed() meets it again, and says so

@@ -38,7 +38,7 @@ class SnapshotKeeper {
     SnapshotKeeper& operator=(const SnapshotKeeper&) = delete;
 
     // PipelineSettings::on_writing and on_commit.
-    void writing();
+    void writing(std::uint64_t step);
     void committed();
     [[nodiscard]] SnapshotStats stats() const;
 

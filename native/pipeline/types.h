@@ -16,6 +16,7 @@
 
 namespace luwu::pipeline {
 
+using step::CommitPoints;
 using step::GradientSettings;
 using step::GroupSettings;
 using step::kCommitted;
@@ -41,8 +42,12 @@ struct PipelineSettings {
     // the lock held; must return quickly. Pipeline::epoch_begun() answers.
     std::function<void()> on_given_up = [] {};
     std::chrono::nanoseconds disk_full_wait{0};  // the longest time that a step waits for room on a disk
-    // The first record since the last commit is about to be written. Called with the lock held; must return quickly.
-    std::function<void()> on_writing = [] {};
+    CommitPoints commit_points;
+    std::optional<std::chrono::nanoseconds> commit_after;  // time since the last commit point, after which the next
+                                                           // step is one, too
+    // The first record since the last commit is about to be written, of this step. Called with the lock held; must
+    // return quickly.
+    std::function<void(std::uint64_t)> on_writing = [](std::uint64_t) {};
     // A commit has been made and answered: called in the thread that makes the next one, before it does.
     std::function<void()> on_commit = [] {};
 
@@ -74,7 +79,8 @@ struct PipelineStats {
     std::uint64_t attempts = 0;
     std::uint64_t rolled_back = 0;
     std::uint64_t voided = 0;                    // attempts that a lost worker made void; they do not count
-    std::uint64_t unwritten = 0;                 // steps that were answered and are not on the disk yet: 0 or 1
+    std::uint64_t unwritten = 0;                 // steps that were answered and are not on the disk yet
+    double since_commit_seconds = 0;             // since the last commit point, or the start
     std::uint64_t clipped = 0;                   // committed steps whose gradient was clipped
     std::uint64_t redone = 0;                    // of them: those that had been updated before their norm was known
     std::optional<store::LossScale> loss_scale;  // of the last committed step

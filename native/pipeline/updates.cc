@@ -18,7 +18,10 @@ namespace luwu::pipeline {
 using State = schedule::WindowCache::State;
 
 Updates::Updates(Shared& shared)
-    : shared_(shared), blocks_(shared.layout.block_count()), needs_(shared.layout.chunks().size(), 0) {
+    : shared_(shared),
+      blocks_(shared.layout.block_count()),
+      memory_alone_(shared.layout.chunks().size(), false),
+      needs_(shared.layout.chunks().size(), 0) {
     for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
         blocks_[block].segments = {{shared.layout.shape().blocks[block].elements, 0}};
     }
@@ -47,13 +50,37 @@ void Updates::parameters_there(std::uint32_t block) {
 }
 
 void Updates::start_chunks(std::uint32_t block) {
-    shared_.window.hold(block);
     shared_.window.set_awaits_update(block, false);
-    Block& entry = blocks_[block];
-    entry.started = true;
-    ++under_way_;
-    entry.chunks_to_update = entry.chunks_to_write = shared_.chunks_of(block);
+    blocks_[block].chunks_to_update = shared_.chunks_of(block);
+    begin_chunks(block, shared_.chunks_of(block));
     for (std::uint32_t i = 0; i < shared_.chunks_of(block); ++i) want_chunk(shared_.layout.first_chunk(block) + i);
+}
+
+void Updates::begin_chunks(std::uint32_t block, std::uint32_t to_write) {
+    shared_.window.hold(block);
+    blocks_[block].started = true;
+    blocks_[block].chunks_to_write = to_write;
+    ++under_way_;
+}
+
+void Updates::flush(const std::vector<std::uint32_t>& blocks) {
+    for (const std::uint32_t block : blocks) {
+        std::vector<std::uint32_t> chunks;
+        for (std::uint32_t i = 0; i < shared_.chunks_of(block); ++i) {
+            const std::uint32_t chunk = shared_.layout.first_chunk(block) + i;
+            if (memory_alone_[chunk]) chunks.push_back(chunk);
+        }
+        if (chunks.empty()) {
+            shared_.parts.executor->tell(shared_.machine.written(block));
+            continue;
+        }
+        begin_chunks(block, static_cast<std::uint32_t>(chunks.size()));
+        for (const std::uint32_t chunk : chunks) {
+            shared_.states.claim(chunk);
+            memory_alone_[chunk] = false;
+            shared_.parts.writing->write_record(chunk, shared_.step().progress.count(block));
+        }
+    }
 }
 
 void Updates::want_chunk(std::uint32_t chunk) {
@@ -135,13 +162,15 @@ void Updates::seal_record(const ChunkUpdate& update, const ChunkUpdateResult& re
     std::memcpy(update.states, &header, sizeof header);
 }
 
-void Updates::chunk_updated(std::uint32_t chunk, bool write) {
+void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     const std::uint32_t block = shared_.place(chunk).block;
     if (shared_.step().given_up(block)) return;
     const bool owes = shared_.step().blocks[block].owes();
+    const std::uint64_t count = shared_.step().progress.count(block) + 1;
     Block& entry = blocks_[block];
     if (owes) {
         shared_.parts.keeping->release(chunk);
+        memory_alone_[chunk] = !shared_.parts.owed->writes() && shared_.stays(chunk);
     } else {
         entry.changed = true;
     }
@@ -153,7 +182,7 @@ void Updates::chunk_updated(std::uint32_t chunk, bool write) {
             shared_.parts.gradients->give_back(block);
         }
     }
-    write ? shared_.parts.writing->write_record(chunk) : chunk_written(chunk);
+    valid && !memory_alone_[chunk] ? shared_.parts.writing->write_record(chunk, count) : chunk_written(chunk);
 }
 
 void Updates::chunk_written(std::uint32_t chunk) {

@@ -24,8 +24,9 @@ class Updates {
     void parameters_there(std::uint32_t block);
     void chunk_has(std::uint32_t chunk);   // its states, or memory with its kept gradient
     void update_one(std::uint32_t chunk);  // takes the lock
-    void chunk_updated(std::uint32_t chunk, bool write);
+    void chunk_updated(std::uint32_t chunk, bool valid);
     void chunk_written(std::uint32_t chunk);
+    void flush(const std::vector<std::uint32_t>& blocks);  // writes the records that are in memory alone
     void end_step();
 
     // From its first chunk until its last record is written.
@@ -44,12 +45,14 @@ class Updates {
         std::vector<Segment> segments;
     };
 
+    void begin_chunks(std::uint32_t block, std::uint32_t to_write);
     void want_chunk(std::uint32_t chunk);
     [[nodiscard]] ChunkUpdate make_update(std::uint32_t chunk) const;
     void seal_record(const ChunkUpdate& update, const ChunkUpdateResult& result) const;  // without the lock
 
     Shared& shared_;
     std::vector<Block> blocks_;
+    std::vector<bool> memory_alone_;   // per chunk: its last update is not on the disk
     std::vector<std::uint8_t> needs_;  // per chunk, before its update: states, and memory for its kept gradient
     std::uint32_t under_way_ = 0;      // blocks: they need nothing more of the window
 };

@@ -13,11 +13,11 @@ Writing::Writing(Shared& shared)
       writer_(std::make_unique<IoStage>("luwu-6-write", shared.settings.make_engine(shared.settings.io_depth),
                                         [this](IoTask& task) { done(task); })) {}
 
-void Writing::write_record(std::uint32_t chunk) {
+void Writing::write_record(std::uint32_t chunk, std::uint64_t count) {
     const store::ChunkPlace& place = shared_.place(chunk);
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
-    task->count = shared_.step().progress.count(place.block) + 1;
+    task->count = count;
     task->bytes = place.record_bytes();
     if (prepared_) return write(std::move(task));
     first_.push_back(std::move(task));
@@ -48,7 +48,7 @@ void Writing::prepare() {
     const std::lock_guard lock(shared_.mutex);
     if (error) return shared_.parts.executor->break_down(*error);
     prepared_ = true;
-    shared_.settings.on_writing();
+    shared_.settings.on_writing(shared_.step().progress.step() + (shared_.step().owed ? 0 : 1));
     for (auto& task : std::exchange(first_, {})) {
         if (!shared_.step().given_up(shared_.place(task->chunk).block)) write(std::move(task));
     }
@@ -106,6 +106,7 @@ void Writing::commit_now(store::CommitRecord record) {
     {
         const std::lock_guard lock(shared_.mutex);
         prepared_ = false;
+        shared_.committed_at = std::chrono::steady_clock::now();
         shared_.parts.executor->tell(shared_.machine.recorded());
         shared_.changed.notify_all();
     }

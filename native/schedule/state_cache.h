@@ -19,6 +19,7 @@ class StateCache {
 
     [[nodiscard]] State state(std::uint32_t chunk) const { return entries_[chunk].state; }
     [[nodiscard]] std::byte* memory(std::uint32_t chunk) const { return entries_[chunk].memory; }
+    [[nodiscard]] bool pinned(std::uint32_t chunk) const { return entries_[chunk].pinned; }
     // Read from the store since it was last updated here: its checksums are still to be compared.
     [[nodiscard]] bool unverified(std::uint32_t chunk) const { return entries_[chunk].unverified; }
 

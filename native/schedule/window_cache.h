@@ -17,6 +17,7 @@ class WindowCache {
     WindowCache(const ResidencyPlan& plan, const Pass& pass);
 
     [[nodiscard]] State state(std::uint32_t block) const { return entries_[block].state; }
+    [[nodiscard]] bool pinned(std::uint32_t block) const { return entries_[block].pinned; }
     [[nodiscard]] std::uint64_t offset(std::uint32_t block) const { return entries_[block].offset; }
     [[nodiscard]] std::uint32_t holds(std::uint32_t block) const { return entries_[block].holds; }
 

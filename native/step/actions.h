@@ -49,11 +49,18 @@ struct FinishOwed {
     bool operator==(const FinishOwed&) const = default;
 };
 // Update these blocks from their kept gradients, times `scale`, in any order, but only after EndStep, which comes next.
-// Each ends with the events caught_up() and written().
+// Each ends with the events caught_up() and written(). Without `writes` records may stay in memory: the step is no
+// commit point.
 struct Settle {
     std::vector<std::uint32_t> blocks;
     float scale = 1.0F;
+    bool writes = true;
     bool operator==(const Settle&) const = default;
+};
+// Write the records of these blocks that are in memory alone: no update follows. Each ends with the event written().
+struct Flush {
+    std::vector<std::uint32_t> blocks;
+    bool operator==(const Flush&) const = default;
 };
 // Make memory forget the versions of these blocks that are not committed, once nobody looks at them. Ends with the
 // event taken_back().
@@ -96,7 +103,7 @@ struct Fail {
     [[nodiscard]] std::string text() const { return error.what(); }
 };
 
-using Action = std::variant<BeginPass, PlanKept, GiveBack, Keep, Update, HurryOwed, FinishOwed, Settle, TakeBack,
+using Action = std::variant<BeginPass, PlanKept, GiveBack, Keep, Update, HurryOwed, FinishOwed, Settle, Flush, TakeBack,
                             WriteRecord, BeginEpoch, Answer, EndStep, Refuse, Fail>;
 using Actions = std::vector<Action>;
 

@@ -208,7 +208,7 @@ Actions Machine::decide(bool commits, double squares) {
     if (state_.failed() || state_.stage != Stage::prepared) return take();
     state_.stage = stage_after(state_.stage, StageEvent::decide);
     state_.squares = squares;
-    const bool finite = !state_.clipping.keeps_gradients() || std::isfinite(squares);
+    const bool finite = !state_.clipping.limits() || std::isfinite(squares);
     if (!commits || !finite) state_.verdict = Verdict::given_up;
     try_end();
     return take();
@@ -252,25 +252,29 @@ Actions Machine::spoiled() {
 Actions Machine::caught_up(std::uint32_t block) {
     must(state_.blocks[block].stale(), "a block caught up that was up to date");
     state_.blocks[block].debt = Debt::record;
+    state_.progress.updated(block);
     return take();
 }
 
 Actions Machine::written(std::uint32_t block) {
     if (state_.given_up(block)) return take();
     must(!state_.blocks[block].stale(), "a block was written before memory held it");
-    state_.progress.updated(block);
     Block& entry = state_.blocks[block];
     if (!entry.owes()) {
+        state_.progress.updated(block);
         to(block, BlockEvent::updated);
         try_end();
         return take();
     }
     entry.debt = Debt::none;
-    if (--state_.owed->blocks == 0) actions_.emplace_back(WriteRecord{state_.owed->record});
+    const bool last = --state_.owed->blocks == 0;
+    const auto& record = state_.owed->record;
+    if (last && record) actions_.emplace_back(WriteRecord{*record});
     if (entry.stage == BlockStage::waiting_to_keep && !state_.failed()) {
         to(block, BlockEvent::keep);
         actions_.emplace_back(Keep{block});
     }
+    if (last && !record) no_more_owed();
     return take();
 }
 
@@ -286,27 +290,34 @@ Actions Machine::taken_back() {
         return take();
     }
     const bool wanted = state_.abandoned();
-    const bool spoilt = state_.clipping.keeps_gradients() && !wanted;
+    const bool spoilt = state_.clipping.limits() && !wanted;
     state_.squares = spoilt ? std::numeric_limits<double>::quiet_NaN() : kNoSquares;
     finish(state_.verdict == Verdict::lost ? kVoid : wanted ? kRolledBack : kNotFinite);
     return take();
 }
 
 Actions Machine::recorded() {
-    must(state_.owed ? state_.owed->blocks == 0 : state_.stage == Stage::recording, "no record was to be written");
-    state_.progress.on_disk();
-    if (!state_.owed) {
+    const auto& owed = state_.owed;
+    const bool awaited = owed ? owed->record && owed->blocks == 0 : state_.stage == Stage::recording;
+    must(awaited, "no record was to be written");
+    state_.point_is_due = false;
+    state_.progress.on_disk(owed ? owed->record->step : state_.progress.step() + 1);
+    if (owed) {
+        no_more_owed();
+    } else {
         finish(kCommitted);
-        return take();
     }
-    state_.owed.reset();
-    if (state_.failed()) return take();
-    for (const std::uint32_t block : state_.arrivals) {
-        if (state_.blocks[block].stage != BlockStage::waiting_to_update) continue;
-        to(block, BlockEvent::speculate);
-        actions_.emplace_back(Update{block, true});
-    }
-    try_end();
+    return take();
+}
+
+Actions Machine::commit_soon() {
+    state_.point_is_due = true;
+    return take();
+}
+
+Actions Machine::make_durable() {
+    state_.flush_is_due = true;
+    try_flush();
     return take();
 }
 

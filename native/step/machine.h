@@ -40,11 +40,17 @@ class Machine {
     // does not count yet; else the attempt goes on, and waits for the one that joins.
     [[nodiscard]] Actions lose(std::uint32_t worker);
 
+    // The next step that is committed is a commit point: it is time for one.
+    [[nodiscard]] Actions commit_soon();
+    // The last step that was answered is to be on the disk, whether another follows or not.
+    [[nodiscard]] Actions make_durable();
+
     // ---- what the executor has done
     [[nodiscard]] Actions kept(std::uint32_t block, double squares);  // the sum is where it stays until the update
     [[nodiscard]] Actions spoiled();                                  // a gradient of this step is not finite
     [[nodiscard]] Actions caught_up(std::uint32_t block);             // memory holds the update that it owed
-    [[nodiscard]] Actions written(std::uint32_t block);               // the update is in memory and on the disk
+    // The update is in memory, and on the disk unless the action let it stay in memory.
+    [[nodiscard]] Actions written(std::uint32_t block);
     [[nodiscard]] Actions taken_back();
     [[nodiscard]] Actions recorded();  // the commit record is durable
     [[nodiscard]] Actions epoch_begun();
@@ -62,8 +68,10 @@ class Machine {
     void return_unfinished();
     void try_close();
     void try_end();
-    void end_clipped(double squares);
+    void end_kept(double squares);
     void settle();
+    void no_more_owed();
+    void try_flush();
     void write_record();
     void finish(StepEnd end);
     void to(std::uint32_t block, BlockEvent event);

@@ -25,17 +25,17 @@ void Machine::try_end() {
     for (const Block& block : state_.blocks) {
         if (!decided && is_kept(block.stage)) squares += block.squares;  // in one order: the same bits
     }
-    if (decided || !state_.rules.prepares) return end_clipped(squares);
+    if (decided || !state_.rules.prepares) return end_kept(squares);
     state_.stage = stage_after(state_.stage, StageEvent::prepare);
-    const Ending ending{kPrepared, state_.clipping.keeps_gradients() ? squares : kNoSquares};
+    const Ending ending{kPrepared, state_.clipping.limits() ? squares : kNoSquares};
     state_.members.answer(ending);
     actions_.emplace_back(Answer{ending});
 }
 
-void Machine::end_clipped(double squares) {
-    state_.squares = squares;
-    const bool clips = Clipping::decide(squares, *state_.settings.gradient.max_norm).clips;
+void Machine::end_kept(double squares) {
+    state_.squares = state_.clipping.limits() ? squares : kNoSquares;
     if (!state_.clipping.speculates()) return settle();
+    const bool clips = Clipping::decide(squares, state_.settings.gradient.max_norm).clips;
     if (!clips) return write_record();
     TakeBack action;
     for (const std::uint32_t block : state_.arrivals) {
@@ -45,24 +45,55 @@ void Machine::end_clipped(double squares) {
     actions_.emplace_back(std::move(action));
 }
 
-// Answers the step now. Its updates follow, and their record after them.
+// Answers the step now. Its updates follow, and after them its record where it is a commit point.
 void Machine::settle() {
-    const auto [clips, factor] = Clipping::decide(state_.squares, *state_.settings.gradient.max_norm);
+    const auto [clips, factor] = Clipping::decide(state_.squares, state_.settings.gradient.max_norm);
     if (clips) state_.progress.note_clipped();
     state_.clipping.settled(clips);
+    store::CommitRecord record = state_.progress.next_record(state_.settings.gradient.loss_scale);
+    const bool commits = state_.point_is_due || state_.rules.commit_points.has(record.step);
     const float average = state_.average();
-    Settle action{{}, clips ? static_cast<float>(static_cast<double>(average) * factor) : average};
-    Owed owed{state_.progress.next_record(state_.settings.gradient.loss_scale), 0};
+    Settle action{{}, clips ? static_cast<float>(static_cast<double>(average) * factor) : average, commits};
+    Owed owed;
     for (const std::uint32_t block : state_.arrivals) {
         state_.blocks[block].debt = Debt::update;
-        ++owed.record.counts[block];
+        ++record.counts[block];
         ++owed.blocks;
         action.blocks.push_back(block);
     }
     if (owed.blocks == 0) return write_record();
+    if (commits) owed.record = std::move(record);
     state_.owed = std::move(owed);
     actions_.emplace_back(std::move(action));
     finish(kCommitted);
+}
+
+// The updates of the answered step are in memory, and a commit point's are on the disk, with its record.
+void Machine::no_more_owed() {
+    state_.owed.reset();
+    try_flush();
+    if (state_.failed()) return;
+    for (const std::uint32_t block : state_.arrivals) {
+        if (state_.blocks[block].stage != BlockStage::waiting_to_update) continue;
+        to(block, BlockEvent::speculate);
+        actions_.emplace_back(Update{block, true});
+    }
+    try_end();
+}
+
+// Writes what is in memory alone, as if the answered step owed it. The step under way is not decided before that.
+void Machine::try_flush() {
+    if (!state_.flush_is_due || state_.owed || state_.broken) return;
+    state_.flush_is_due = false;
+    if (state_.progress.durable_step() == state_.progress.step()) return;
+    Flush action;
+    for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+        if (!state_.progress.is_ahead(block)) continue;
+        state_.blocks[block].debt = Debt::record;
+        action.blocks.push_back(block);
+    }
+    state_.owed = Owed{state_.progress.last_record(), static_cast<std::uint32_t>(action.blocks.size())};
+    actions_.emplace_back(std::move(action));
 }
 
 void Machine::write_record() {

@@ -13,13 +13,15 @@ class Progress {
   public:
     explicit Progress(const store::CommitRecord& standing)
         : step_(standing.step),
+          durable_step_(standing.step),
           attempts_(standing.attempts),
           rolled_back_(standing.rolled_back),
           loss_scale_(standing.loss_scale),
           counts_(standing.counts),
           committed_(standing.counts) {}
 
-    [[nodiscard]] std::uint64_t step() const { return step_; }  // the last that was answered
+    [[nodiscard]] std::uint64_t step() const { return step_; }                  // the last that was answered
+    [[nodiscard]] std::uint64_t durable_step() const { return durable_step_; }  // of the last record on the disk
     [[nodiscard]] std::uint64_t attempts() const { return attempts_; }
     [[nodiscard]] std::uint64_t rolled_back() const { return rolled_back_; }
     [[nodiscard]] std::uint64_t voided() const { return voided_; }  // attempts that a lost worker made void
@@ -29,19 +31,32 @@ class Progress {
     // Updates of a block in what memory and store hold now.
     [[nodiscard]] std::uint64_t count(std::uint32_t block) const { return counts_[block]; }
 
-    // The record of a step that ends now.
-    [[nodiscard]] store::CommitRecord next_record(const std::optional<store::LossScale>& loss_scale) const {
+    // The record of the last step that was answered.
+    [[nodiscard]] store::CommitRecord last_record() const {
         store::CommitRecord record;
-        record.step = step_ + 1;
-        record.attempts = attempts_ + 1;
+        record.step = step_;
+        record.attempts = attempts_;
         record.rolled_back = rolled_back_;
-        record.loss_scale = loss_scale;
+        record.loss_scale = loss_scale_;
         record.counts = counts_;
         return record;
     }
+    // The record of a step that ends now.
+    [[nodiscard]] store::CommitRecord next_record(const std::optional<store::LossScale>& loss_scale) const {
+        store::CommitRecord record = last_record();
+        ++record.step;
+        ++record.attempts;
+        record.loss_scale = loss_scale;
+        return record;
+    }
+    // Memory holds updates of this block that no record on the disk has.
+    [[nodiscard]] bool is_ahead(std::uint32_t block) const { return counts_[block] != committed_[block]; }
     void updated(std::uint32_t block) { ++counts_[block]; }
     void taken_back(std::uint32_t block) { counts_[block] = committed_[block]; }
-    void on_disk() { committed_ = counts_; }
+    void on_disk(std::uint64_t step) {
+        committed_ = counts_;
+        durable_step_ = step;
+    }
 
     void end_committed(const std::optional<store::LossScale>& loss_scale) {
         ++attempts_;
@@ -59,6 +74,7 @@ class Progress {
 
   private:
     std::uint64_t step_;
+    std::uint64_t durable_step_;
     std::uint64_t attempts_;
     std::uint64_t rolled_back_;
     std::uint64_t voided_ = 0;

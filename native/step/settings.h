@@ -1,6 +1,7 @@
 // The settings that a worker brings when it begins a step. All workers of a step must bring the same.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -8,6 +9,17 @@
 #include "store/records.h"
 
 namespace luwu::step {
+
+// The steps whose record is written: after a crash the store is at the last of them.
+struct CommitPoints {
+    std::uint64_t every = 1;          // multiples of this; 1: every step; 0: none because of its number
+    std::uint64_t for_snapshots = 0;  // and of this; 0: none
+
+    [[nodiscard]] bool is_each_step() const { return every == 1; }
+    [[nodiscard]] bool has(std::uint64_t step) const {
+        return (every > 0 && step % every == 0) || (for_snapshots > 0 && step % for_snapshots == 0);
+    }
+};
 
 using GroupSettings = kernels::HyperParameters;  // of one parameter group for one step
 

@@ -28,15 +28,16 @@ struct Rules {
     std::uint32_t workers = 1;
     bool one_stream = false;  // the gradients of all workers come as one sum; else each worker pushes its own
     bool prepares = false;    // a step that nobody rolled back waits for decide(): other servers have the other blocks
-    float mean = 1.0F;        // what the sum over workers is multiplied by, but for the loss scale
+    CommitPoints commit_points;
+    float mean = 1.0F;  // what the sum over workers is multiplied by, but for the loss scale
 
     [[nodiscard]] std::uint32_t streams() const { return one_stream ? 1 : workers; }
 };
 
-// A step that was answered, and whose updates are not all on the disk yet.
+// A step that was answered, and whose updates are not all in memory yet, or of a commit point not all on the disk.
 struct Owed {
-    store::CommitRecord record;
-    std::uint32_t blocks = 0;  // not on the disk yet
+    std::optional<store::CommitRecord> record;  // of a commit point
+    std::uint32_t blocks = 0;                   // that owe something
 };
 
 struct State {
@@ -44,7 +45,7 @@ struct State {
         : rules(std::move(rules_)),
           members(rules.workers),
           progress(standing),
-          clipping(!rules.prepares),
+          clipping(!rules.prepares && rules.commit_points.is_each_step(), !rules.commit_points.is_each_step()),
           blocks(rules.blocks.size()) {
         for (Block& block : blocks) block.came.assign(rules.streams(), false);
     }
@@ -63,6 +64,8 @@ struct State {
     bool awaits_epoch = false;            // what is under way from the workers of a step that was given up
     std::vector<std::uint32_t> arrivals;  // blocks of this step, in the order in which their last gradient came
     std::optional<Owed> owed;
+    bool point_is_due = false;  // the next step that is committed is a commit point, whatever its number
+    bool flush_is_due = false;  // the last step that was answered is to be on the disk, and another may never come
     Ending last_end;
     std::optional<Error> failure;
     std::optional<Error> broken;  // the error of the store, after which nothing is written

@@ -50,8 +50,8 @@ class ChunkStore {
     [[nodiscard]] ChunkRecords records() const { return {layout_, uuid_, stripes_, versions_}; }
 
     void sync();  // makes all completed writes of chunks durable
-    // Makes all completed writes durable, then the record. After it returns the step is committed. The counts of all
-    // trainable blocks are one more than in the commit before, or all the same: throws Error(order).
+    // Makes all completed writes durable, then the record. After it returns the step is committed. All trainable blocks
+    // were updated as often as each other since the commit before, or none: throws Error(order).
     void commit(CommitRecord record);
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();

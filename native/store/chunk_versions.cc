@@ -8,34 +8,33 @@
 namespace luwu::store {
 
 void ChunkVersions::stand_at(const CommitRecord& committed) {
-    committed_version_ = committed.version;
+    committed_ = committed.version;
     attempt_ = std::max(attempt_, store::attempt_of(committed.opening, 1));
     frozen_attempt_ = committed.frozen_attempt;
-    if (committed.has_values) note_versions(committed);
+    if (committed.has_values) first_counts_ = committed.counts;
     attempts_[committed.version] = committed.has_values ? committed.version_attempt : committed.frozen_attempt;
     attempts_[1 - committed.version] = attempt_;
 }
 
+// Every trainable block has been updated as often as the others, and a frozen one never.
 void ChunkVersions::go_on(const CommitRecord& committed) {
-    committed_version_ = committed.version;
-    if (even_version_.empty()) note_versions(committed);
+    if (first_counts_.empty()) first_counts_ = committed.counts;
+    std::uint64_t updates = 0;
+    for (std::size_t block = 0; block < committed.counts.size(); ++block) {
+        updates = std::max(updates, committed.counts[block] - first_counts_[block]);
+    }
+    committed_ = updates * 2 + committed.version;
     begin_again();
 }
 
-// From one commit to the next, each trainable block's count rises by one and the version changes. So this, once it is
-// known, tells the version of every count, while commits are being made in another thread, too.
-void ChunkVersions::note_versions(const CommitRecord& committed) {
-    even_version_.clear();
-    for (const std::uint64_t count : committed.counts) {
-        even_version_.push_back(static_cast<std::uint8_t>(committed.version ^ (count & 1U)));
-    }
-}
-
 // Changes only the other version's attempt: other threads may be reading chunks of the committed version.
-void ChunkVersions::begin_again() { attempts_[1 - committed_version_] = ++attempt_; }
+void ChunkVersions::begin_again() { attempts_[1 - (committed_ & 1U)] = ++attempt_; }
 
 std::uint32_t ChunkVersions::version_of(const ChunkPlace& place, std::uint64_t count) const {
-    return even_version_.empty() ? 0 : even_version_[place.block] ^ (count & 1U);
+    if (first_counts_.empty()) return 0;
+    const std::uint64_t committed = committed_;
+    const auto version = static_cast<std::uint32_t>(committed & 1U);
+    return count - first_counts_[place.block] == committed / 2 ? version : 1 - version;
 }
 
 std::uint64_t ChunkVersions::attempt_of(const ChunkPlace& place, std::uint64_t count) const {
@@ -43,12 +42,16 @@ std::uint64_t ChunkVersions::attempt_of(const ChunkPlace& place, std::uint64_t c
 }
 
 std::uint32_t version_after(const Layout& layout, const CommitRecord& before, const CommitRecord& record) {
+    std::uint64_t most = 0;  // updates of a block since the commit before
     std::uint32_t updated = 0;
     std::uint32_t trainable = 0;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
         if (!layout.shape().blocks[block].trainable) continue;
         ++trainable;
-        if (record.counts[block] == before.counts[block] + 1) ++updated;
+        const std::uint64_t updates = record.counts[block] - before.counts[block];
+        if (updates > most) updated = 0;
+        most = std::max(most, updates);
+        if (updates == most && most > 0) ++updated;
     }
     if (updated != 0 && updated != trainable) {
         throw Error(ErrorKind::order, "step " + std::to_string(record.step) + " updated " + std::to_string(updated) +

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -26,17 +27,18 @@ class ChunkVersions {
     [[nodiscard]] std::uint64_t attempt(std::uint32_t version) const { return attempts_[version]; }
 
   private:
-    void note_versions(const CommitRecord& committed);
-
-    std::uint32_t committed_version_ = 0;
-    std::vector<std::uint8_t> even_version_;  // per block: the version of even update counts; empty before values
+    std::vector<std::uint64_t> first_counts_;  // per block, at the commit that the store was made to stand at; empty
+                                               // before there are values
+    // Of the last commit: the updates of each trainable block since then, times two, plus its version. In one number,
+    // so that a thread that reads chunks sees both of one commit.
+    std::atomic<std::uint64_t> committed_{0};
     std::array<std::uint64_t, kVersions> attempts_{};  // the attempt of each version: as committed, and the present one
     std::uint64_t attempt_ = 0;                        // the present one
     std::uint64_t frozen_attempt_ = 0;                 // the attempt that wrote the frozen chunks
 };
 
 // The version that a commit's chunks have been written to, after the commit before. Throws Error(order) where some
-// trainable blocks were updated and others not.
+// trainable blocks were updated more often than others.
 [[nodiscard]] std::uint32_t version_after(const Layout& layout, const CommitRecord& before, const CommitRecord& record);
 
 }  // namespace luwu::store

@@ -118,7 +118,7 @@ class Rig {
         settings.disk_full_wait = disk_full_wait;
         if (snapshots.every > 0) {
             keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, snapshots);
-            settings.on_writing = [this] { keeper_->writing(); };
+            settings.on_writing = [this](std::uint64_t step) { keeper_->writing(step); };
             settings.on_commit = [this] { keeper_->committed(); };
         }
         workers_ = workers;

@@ -36,8 +36,11 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     for_pipeline.optimizer_threads = settings_.optimizer_threads;
     for_pipeline.prepares = settings_.one_of_several;
     for_pipeline.disk_full_wait = settings_.disk_full_wait;
+    for_pipeline.commit_points = settings_.commit_points;
+    for_pipeline.commit_points.for_snapshots = settings_.snapshots.every;
+    for_pipeline.commit_after = settings_.commit_after;
     if (keeper_) {
-        for_pipeline.on_writing = [this] { keeper_->writing(); };
+        for_pipeline.on_writing = [this](std::uint64_t step) { keeper_->writing(step); };
         for_pipeline.on_commit = [this] { keeper_->committed(); };
     }
     for_pipeline.on_failure = std::move(on_failure);

@@ -36,7 +36,9 @@ struct ServerSettings {
     bool one_of_several = false;
     std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
     pipeline::SnapshotSettings snapshots;
-    std::chrono::nanoseconds disk_full_wait{0};  // the longest time that a step waits for room on a disk
+    std::chrono::nanoseconds disk_full_wait{0};            // the longest time that a step waits for room on a disk
+    pipeline::CommitPoints commit_points;                  // those for snapshots follow from `snapshots`
+    std::optional<std::chrono::nanoseconds> commit_after;  // as the pipeline's
 };
 
 // Every function may be called from any thread. Replies come with the pipeline's lock held, see pipeline/pipeline.h.
