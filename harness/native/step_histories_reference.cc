@@ -165,7 +165,7 @@ void StepReference::all_have_pushed(std::uint32_t block) {
         return;
     }
     if (now_.speculates && before_) return now_.update_waits.add(block);
-    if (!now_.speculates && owes(block)) {
+    if (!now_.speculates && before_ && before_->not_in_memory.has(block)) {
         now_.keep_waits.add(block);
         actions_.emplace_back(step::HurryOwed{block});
         return;
@@ -289,20 +289,22 @@ void StepReference::written(std::uint32_t block) {
     }
     must(!before_->not_in_memory.has(block), "it is written before memory has it");
     before_->not_in_place.remove(block);
-    const bool all = before_->not_in_place.empty();
-    if (all && before_->record) actions_.emplace_back(step::WriteRecord{*before_->record});
-    if (!failed_ && now_.keep_waits.has(block)) {
-        now_.keep_waits.remove(block);
-        now_.keep_asked.add(block);
-        actions_.emplace_back(step::Keep{block});
+    if (!before_->not_in_place.empty()) return;
+    if (before_->record) {
+        actions_.emplace_back(step::WriteRecord{*before_->record});
+    } else {
+        nothing_is_owed();
     }
-    if (all && !before_->record) nothing_is_owed();
 }
 
 void StepReference::caught_up(std::uint32_t block) {
     must(before_ && before_->not_in_memory.has(block), "memory has it");
     before_->not_in_memory.remove(block);
     ++counts_[block];
+    if (failed_ || !now_.keep_waits.has(block)) return;
+    now_.keep_waits.remove(block);
+    now_.keep_asked.add(block);
+    actions_.emplace_back(step::Keep{block});
 }
 
 void StepReference::taken_back() {

@@ -27,7 +27,7 @@ const std::vector<StepRow> kDeferredRows{
             caught_up a
             written a -> record 1/1/0 1 scale 8
             recorded)"},
-    {"gradients of the next step wait for their own block alone, and hurry it", step_setup(1, 2), R"(
+    {"gradients of the next step wait for their own block's update alone, and hurry it", step_setup(1, 2), R"(
             begin 0 limit -> plan; pass 0
             push 0 a -> keep a
             push 0 b -> keep b
@@ -41,8 +41,8 @@ const std::vector<StepRow> kDeferredRows{
             push 0 b -> hurry b
             kept a 0.5
             vote 0 -> finish_owed
-            caught_up b
-            written b -> record 1/1/0 11; keep b
+            caught_up b -> keep b
+            written b -> record 1/1/0 11
             kept b 0.25
             recorded -> settle ab 1; end committed 0.75 ab
             caught_up a
@@ -69,8 +69,8 @@ const std::vector<StepRow> kDeferredRows{
             begin 0 limit -> pass 0
             push 0 a -> hurry a
             vote 0 back -> finish_owed
-            caught_up a
-            written a -> record 1/1/0 1; keep a
+            caught_up a -> keep a
+            written a -> record 1/1/0 1
             kept a 1 -> take_back -
             taken_back -> end rolled_back a
             recorded)"},
@@ -158,8 +158,8 @@ const std::vector<StepRow> kSpeculatingRows{
             taken_back -> settle ba 0.499999762; end committed 4 ba
             caught_up a
             begin 0 limit -> pass 0
-            push 0 a -> hurry a
-            written a -> keep a
+            push 0 a -> keep a
+            written a
             caught_up b
             written b -> record 2/2/0 22
             recorded)"},

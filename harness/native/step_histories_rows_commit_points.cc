@@ -35,8 +35,8 @@ const std::vector<StepRow> kCommitPointRows{
             begin 0 plain -> pass 0
             push 0 a -> hurry a
             vote 0 -> finish_owed
-            caught_up a
-            written a -> keep a
+            caught_up a -> keep a
+            written a
             kept a 1 -> settle a 1 in memory; end committed a)"},
     {"a step that is not finite costs nothing", with_commit_points(step_setup(1, 1), 3), R"(
             begin 0 plain -> plan; pass 0
@@ -94,10 +94,10 @@ const std::vector<StepRow> kCommitPointRows{
             make_durable
             caught_up b
             written b -> flush ab
-            push 0 b -> hurry b
+            push 0 b -> keep b
             vote 0 -> finish_owed
-            written b -> keep b
             kept b 1
+            written b
             written a -> record 1/1/0 11
             recorded -> settle ab 1 in memory; end committed ab)"},
     {"a run that has failed is flushed", with_commit_points(step_setup(1, 1), 0), R"(

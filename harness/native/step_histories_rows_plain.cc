@@ -223,9 +223,9 @@ const std::vector<StepRow> kSeveralRows{
             decide yes 0.25 -> settle a 1; end committed 0.25 a
             begin 0 limit -> pass 0
             push 0 a -> hurry a
-            caught_up a
+            caught_up a -> keep a
             vote 0 -> finish_owed
-            written a -> record 1/1/0 1; keep a
+            written a -> record 1/1/0 1
             kept a 0.5
             recorded -> answer prepared 0.5
             decide no -1 -> take_back -

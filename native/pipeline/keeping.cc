@@ -61,7 +61,7 @@ void Keeping::serve_memory() {
         const std::uint32_t block = shared_.place(chunk).block;
         if (!shared_.step().given_up(block)) {
             if (!kept_->take_buffer(chunk)) return;
-            if (shared_.step().blocks[block].owes()) {
+            if (shared_.step().blocks[block].stale()) {
                 read(chunk);
                 shared_.parts.states->want(chunk);
             } else if (shared_.step().clipping.speculates()) {

@@ -13,7 +13,7 @@ namespace luwu::step {
 enum class BlockStage : std::uint8_t {
     collecting,            // some of its gradients have not come
     returned,              // all came after the attempt was given up: nothing is done with them
-    waiting_to_keep,       // all came; the kept gradient of the step before is still needed
+    waiting_to_keep,       // all came; memory still needs the kept gradient of the step before
     keeping,               // their sum is being kept
     kept,                  // it waits for the global norm
     waiting_to_update,     // all came; the record of the step before is not on the disk yet

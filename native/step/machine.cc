@@ -126,7 +126,7 @@ void Machine::all_arrived(std::uint32_t block) {
         if (state_.owed) return to(block, BlockEvent::wait_to_update);
         to(block, BlockEvent::speculate);
         actions_.emplace_back(Update{block, true});
-    } else if (state_.blocks[block].owes()) {
+    } else if (state_.blocks[block].stale()) {
         to(block, BlockEvent::wait_to_keep);
         actions_.emplace_back(HurryOwed{block});
     } else {
@@ -253,6 +253,9 @@ Actions Machine::caught_up(std::uint32_t block) {
     must(state_.blocks[block].stale(), "a block caught up that was up to date");
     state_.blocks[block].debt = Debt::record;
     state_.progress.updated(block);
+    if (state_.blocks[block].stage != BlockStage::waiting_to_keep || state_.failed()) return take();
+    to(block, BlockEvent::keep);
+    actions_.emplace_back(Keep{block});
     return take();
 }
 
@@ -267,14 +270,12 @@ Actions Machine::written(std::uint32_t block) {
         return take();
     }
     entry.debt = Debt::none;
-    const bool last = --state_.owed->blocks == 0;
-    const auto& record = state_.owed->record;
-    if (last && record) actions_.emplace_back(WriteRecord{*record});
-    if (entry.stage == BlockStage::waiting_to_keep && !state_.failed()) {
-        to(block, BlockEvent::keep);
-        actions_.emplace_back(Keep{block});
+    if (--state_.owed->blocks > 0) return take();
+    if (state_.owed->record) {
+        actions_.emplace_back(WriteRecord{*state_.owed->record});
+    } else {
+        no_more_owed();
     }
-    if (last && !record) no_more_owed();
     return take();
 }
 

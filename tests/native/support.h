@@ -99,11 +99,13 @@ inline constexpr pipeline::GroupSettings kSettings{0.01, 0.9, 0.999, 1e-8, 0.1};
 // A server of small_shape in a folder, with as many workers as asked for.
 class Rig {
   public:
-    Rig(const std::vector<std::string>& folders, const Dtypes& dtypes, std::uint32_t workers,
+    Rig(
+        const std::vector<std::string>& folders, const Dtypes& dtypes, std::uint32_t workers,
         std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
         bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw, std::uint32_t threads = 2,
-        pipeline::SnapshotSettings snapshots = {}, std::chrono::nanoseconds disk_full_wait = {})
+        pipeline::SnapshotSettings snapshots = {}, std::chrono::nanoseconds disk_full_wait = {},
+        const std::function<void(pipeline::PipelineSettings&)>& change = [](pipeline::PipelineSettings&) {})
         : layout_(small_shape(dtypes, optimizer), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
@@ -122,6 +124,7 @@ class Rig {
             settings.on_commit = [this] { keeper_->committed(); };
         }
         workers_ = workers;
+        change(settings);
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
 

@@ -3,15 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <thread>
 
+#include "dying_engine.h"
 #include "support.h"
 
 using namespace luwu;
+using luwu::test::DyingEngine;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -38,35 +39,6 @@ std::vector<test::BlockContents> expected(kernels::Dtype dtype, std::uint32_t wo
                                           double max_norm) {
     return test::expected_contents(dtype, workers, steps, {}, kernels::adamw, max_norm);
 }
-
-// Fails every write from the moment that it is told to, as the end of a process would; syncs are none of its business.
-class DyingEngine final : public store::IoEngine {
-  public:
-    DyingEngine(std::unique_ptr<store::IoEngine> inner, const std::atomic<bool>& dead)
-        : inner_(std::move(inner)), dead_(dead) {}
-    void submit(store::IoRequest& request) override {
-        if (request.operation == store::IoRequest::Operation::write && dead_) {
-            request.error = EIO;
-            failed_.push_back(&request);
-            inner_->wake();
-        } else {
-            inner_->submit(request);
-        }
-    }
-    void wait(std::vector<store::IoRequest*>& completed) override {
-        if (failed_.empty()) inner_->wait(completed);
-        completed.insert(completed.end(), failed_.begin(), failed_.end());
-        failed_.clear();
-    }
-    void wake() override { inner_->wake(); }
-    [[nodiscard]] std::uint32_t depth() const override { return inner_->depth(); }
-    [[nodiscard]] const char* name() const override { return "dying"; }
-
-  private:
-    std::unique_ptr<store::IoEngine> inner_;
-    const std::atomic<bool>& dead_;
-    std::vector<store::IoRequest*> failed_;
-};
 
 // Flips a bit in whatever is read from a file without a name.
 class FlippingEngine final : public store::IoEngine {
