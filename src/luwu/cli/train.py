@@ -28,7 +28,7 @@ EXIT_STOPPED = 130
 """Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
 
 
-OF_THE_SERVER = ("stores", "memory", "snapshot_every", "snapshot_keep", "step_deadline_seconds")
+OF_THE_SERVER = ("stores", "memory", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds")
 """Settings of a run that a server elsewhere has by itself."""
 
 

@@ -181,6 +181,7 @@ class LocalRun:
             snapshots=run.snapshots,
             on_open=self._on_open,
             disk_full_wait_seconds=run.disk_full_wait_seconds,
+            commit_points=run.commit_points,
             on_room=room_reporter(partial(self._queue, SERVER)),
             on_slow=self._say_soon,
             patience=Patience(

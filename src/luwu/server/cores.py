@@ -12,6 +12,7 @@ from luwu.control.links import native_timing
 from luwu.control.timeouts import Timeouts
 from luwu.core import native
 from luwu.core.division import Share
+from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.core.native import block_specs
 from luwu.core.protocols import LossScale
 from luwu.server.lent import Core
@@ -105,6 +106,7 @@ class CoreSettings:
     timeouts: Timeouts
     snapshots: Snapshots = NO_SNAPSHOTS
     disk_full_wait_seconds: float = 0.0
+    commit_points: CommitPoints = EACH_STEP
 
 
 StartCore = Callable[[Store, CoreSettings], NetworkCore]
@@ -142,6 +144,7 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "timing": native_timing(settings.timeouts),
         "snapshots": settings.snapshots,
         "disk_full_wait_seconds": settings.disk_full_wait_seconds,
+        "durable": settings.commit_points,
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from luwu.core import native
 from luwu.core.division import Standing
+from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.core.errors import LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.native import block_specs
@@ -26,6 +27,7 @@ def open_server(
     *,
     read_only: bool = False,
     disk_full_wait_seconds: float = 0.0,
+    commit_points: CommitPoints = EACH_STEP,
 ) -> native.ShmServer:
     """Open or create a store (`open_store`) and serve it to this host's workers through shared memory.
 
@@ -46,6 +48,7 @@ def open_server(
             snapshots,
             read_only,
             disk_full_wait_seconds,
+            commit_points,
         )
 
     return open_store(folders, manifest, start)

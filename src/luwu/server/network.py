@@ -211,6 +211,11 @@ class NetworkServer:
 
     def _core_opener(self, settings: ServerSettings, folders: list[Path], start_core: StartCore) -> OpenCore:
         def open_core(manifest: Manifest, job: int, share: Share, workers: int) -> NetworkCore:
+            if share.servers > 1 and settings.commit_points.seconds > 0:
+                raise ConfigError(
+                    f"durable: expected steps or stop for one of {share.servers} servers, found {settings.durable!r}: "
+                    "each has a clock of its own, and all must commit the same steps; name a number of steps"
+                )
             wanted = CoreSettings(
                 memory_bytes=settings.memory,
                 workers=workers,
@@ -224,6 +229,7 @@ class NetworkServer:
                 timeouts=self._timeouts,
                 snapshots=settings.snapshots,
                 disk_full_wait_seconds=settings.disk_full_wait_seconds,
+                commit_points=settings.commit_points,
             )
 
             def start(store: Store) -> NetworkCore:

@@ -15,6 +15,7 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core import native
 from luwu.core.closing import close_after
+from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
@@ -51,6 +52,7 @@ class LocalServer(OfThisProcess):
             the run began. An exception from it closes the store.
         read_only: the store, which may be a snapshot, is only read; other processes may read it, too.
         disk_full_wait_seconds: the longest time that a step waits for room on a full disk; 0: the run fails at once.
+        commit_points: the steps that are made durable.
         on_room: called when such a wait begins and ends, in a thread of the server.
         on_slow: called with a sentence when workers wait for one that makes no progress or is lost, and when it or
             another goes on.
@@ -76,6 +78,7 @@ class LocalServer(OfThisProcess):
         on_open: Callable[[Counts], Counts] = lambda counts: Counts(),
         read_only: bool = False,
         disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
+        commit_points: CommitPoints = EACH_STEP,
         on_room: SayRoom = log_room,
         on_slow: Callable[[str], None] = log.warning,
         patience: Patience = NO_PATIENCE,
@@ -96,6 +99,7 @@ class LocalServer(OfThisProcess):
                 snapshots,
                 read_only=read_only,
                 disk_full_wait_seconds=disk_full_wait_seconds,
+                commit_points=commit_points,
             )
             try:
                 self._first = on_open(Counts.of(core.stats()))

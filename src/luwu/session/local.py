@@ -15,6 +15,7 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.control.local_client import LocalClient
 from luwu.control.waiting import saying
 from luwu.core import native
+from luwu.core.durability import parse_durable
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.quantities import LONGEST_SECONDS, parse_size
@@ -115,6 +116,7 @@ def open(
     rank: int | None = None,
     workers: int | None = None,
     disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
+    durable: str = "step",
 ) -> LocalSession:
     """Open a run in this process, which is then its own server, like SQLite.
 
@@ -128,6 +130,8 @@ def open(
         rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
         disk_full_wait_seconds: the longest time that a full disk pauses the run; the logger ``luwu.room`` reports
             pauses. 0: a full disk ends the run.
+        durable: the steps that are put on the disk: each ``step``, every ``10 steps``, every ``5 min``, or only at a
+            ``stop``, which is `Session.close`. A process that dies loses the steps since the last of them.
 
     Raises:
         StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.
@@ -138,6 +142,7 @@ def open(
             f"disk_full_wait_seconds: expected 0 to {LONGEST_SECONDS:.0f}, found {disk_full_wait_seconds}; choose "
             "a time in that range"
         )
+    commit_points = parse_durable(durable)
     run_dir = Path(path)
     room = Room(disk_full_wait_seconds)
     if rank > 0:
@@ -145,7 +150,14 @@ def open(
     folders = [Path(folder) for folder in stores] if stores else None
     if folders is None:
         _check_stores(run_dir)
-    server = LocalServer(run_dir, folders, parse_size(memory), workers, disk_full_wait_seconds=disk_full_wait_seconds)
+    server = LocalServer(
+        run_dir,
+        folders,
+        parse_size(memory),
+        workers,
+        disk_full_wait_seconds=disk_full_wait_seconds,
+        commit_points=commit_points,
+    )
     return _embed(server, rank, workers, room)
 
 

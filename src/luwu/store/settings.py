@@ -1,9 +1,10 @@
-"""Settings of every server that keeps a store: its snapshots, and its pauses on a full disk."""
+"""Settings of every server that keeps a store: commit points, snapshots, and pauses on a full disk."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from luwu.core.durability import CommitPoints, Durable, parse_durable
 from luwu.core.quantities import CountOrZero, SecondsOrZero
 from luwu.core.room import DISK_FULL_WAIT_SECONDS
 from luwu.core.settings import Group
@@ -20,14 +21,21 @@ NO_SNAPSHOTS = Snapshots()
 
 
 class DiskSettings(Group):
-    """Snapshots of a store during training, and pauses on a full disk."""
+    """Commit points and snapshots of a store during training, and pauses on a full disk."""
 
+    durable: Durable = "step"
+    """steps put on the disk: each 'step', every '10 steps', every '5 min', or at a 'stop'; a crash loses those after"""
     snapshot_every: CountOrZero = 0
     """committed steps between two snapshots of the store; 0: none are taken"""
     snapshot_keep: CountOrZero = 2
     """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = DISK_FULL_WAIT_SECONDS
     """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
+
+    @property
+    def commit_points(self) -> CommitPoints:
+        """Commit points that these settings ask for."""
+        return parse_durable(self.durable)
 
     @property
     def snapshots(self) -> Snapshots:
