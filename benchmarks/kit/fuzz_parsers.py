@@ -55,7 +55,7 @@ NATIVE: Mapping[str, Parser] = {
         "native/store/stripe_files.cc": ("open", "open_checked", "check", "require"),
         "native/store/chunk_store.cc": ("open", "note"),
         "native/store/chunk_records.cc": ("check_header", "any_written", "damaged"),
-        "native/store/chunk_versions.cc": ("stand_at", "note_versions"),
+        "native/store/chunk_versions.cc": ("stand_at",),
         "native/store/reader.cc": None,
     },
     "lock_file": {"native/store/lock_file.cc": ("owner_of", "take_lock", "lock_store", "open_lock")},

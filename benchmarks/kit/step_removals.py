@@ -57,7 +57,7 @@ REMOVALS = (
         "} else if (state_.settings != settings) {", "} else if (false) {",
     ),
     Removal(
-        "the run's first step decides whether there is a limit", "clipping.h", "if (keeps_ && *keeps_ != limited) {",
+        "the run's first step decides whether there is a limit", "clipping.h", "if (limits_ && *limits_ != limited) {",
         "if (false) {",
     ),
     Removal(
@@ -124,7 +124,7 @@ REMOVALS = (
     ),
     Removal(
         "a gradient waits for the kept one that is still needed", "machine.cc",
-        "} else if (state_.blocks[block].owes()) {", "} else if (false) {",
+        "} else if (state_.blocks[block].stale()) {", "} else if (false) {",
     ),
     Removal(
         "the end waits for blocks under way", "machine_end.cc", "if (state_.failed() || state_.busy_blocks > 0 ||",
@@ -147,8 +147,7 @@ REMOVALS = (
         "void taken_back(std::uint32_t) {}",
     ),
     Removal(
-        "the record is what counts go back to", "progress.h", "void on_disk() { committed_ = counts_; }",
-        "void on_disk() {}",
+        "the record is what counts go back to", "progress.h", "        committed_ = counts_;\n", "",
     ),
     Removal(
         "a step that clipped is not speculated on", "clipping.h", "last_did_not_clip_ = !clips;",
@@ -163,13 +162,14 @@ REMOVALS = (
         "    return write_record();\n",
     ),
     Removal(
-        "updates that waited begin", "machine.cc",
+        "updates that waited begin", "machine_end.cc",
         "if (state_.blocks[block].stage != BlockStage::waiting_to_update) continue;",
         "if (state_.blocks[block].stage != BlockStage::waiting_to_update || block == 0) continue;",
     ),
     Removal(
         "a kept gradient follows the owed update", "machine.cc",
-        "if (entry.stage == BlockStage::waiting_to_keep && !state_.failed()) {", "if (false) {",
+        "if (state_.blocks[block].stage != BlockStage::waiting_to_keep || state_.failed()) return take();",
+        "return take();",
     ),
     Removal(
         "the gradients of a step end with it", "machine_end.cc",
@@ -262,7 +262,46 @@ REMOVALS = (
     ),
     Removal(
         "a record is written once the last block is", "machine.cc",
-        "must(state_.owed ? state_.owed->blocks == 0 : state_.stage == Stage::recording,", "must(true,",
+        "must(awaited,", "must(true,",
+    ),
+    Removal(
+        "where not every step is on the disk gradients are kept without a limit, too", "clipping.h",
+        "return limits() || always_keeps_;", "return limits();",
+    ),
+    Removal(
+        "and no step is speculated on", "state.h", "clipping(!rules.prepares && rules.commit_points.is_each_step(),",
+        "clipping(!rules.prepares,",
+    ),
+    Removal(
+        "a step that is no commit point has no record", "machine_end.cc", "if (commits) owed.record", "owed.record",
+    ),
+    Removal(
+        "a snapshot's step is a commit point", "settings.h",
+        " || (for_snapshots > 0 && step % for_snapshots == 0);", ";",
+    ),
+    Removal(
+        "when it is time the next step is a commit point", "machine_end.cc",
+        "const bool commits = state_.point_is_due ||", "const bool commits =",
+    ),
+    Removal("and only that one", "machine.cc", "    state_.point_is_due = false;\n", ""),
+    Removal(
+        "a flush waits for what is owed", "machine_end.cc", "if (!state_.flush_is_due || state_.owed ||",
+        "if (!state_.flush_is_due ||",
+    ),
+    Removal("and follows it", "machine_end.cc", "    try_flush();\n    if (state_.failed()) return;\n",
+        "    if (state_.failed()) return;\n",
+    ),
+    Removal(
+        "what is on the disk is not flushed", "machine_end.cc",
+        "    if (state_.progress.durable_step() == state_.progress.step()) return;\n", "",
+    ),
+    Removal(
+        "after a break-down nothing is flushed", "machine_end.cc",
+        "state_.owed || state_.broken) return;\n    state_.flush", "state_.owed) return;\n    state_.flush",
+    ),
+    Removal(
+        "a flush is owed until it is on the disk", "machine_end.cc",
+        "        state_.blocks[block].debt = Debt::record;\n", "",
     ),
 )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Parts of crash_resume: the processes that it kills, what they work on, and when they are killed."""
+"""Parts of crash_resume and durable_points: the processes that they kill, their work, and the moments of kills."""

@@ -22,7 +22,13 @@ def kill_embedded(scenario: Scenario, folder: Path, kills: int) -> None:
     lives: list[Life] = []
 
     def start(name: str, until: int = work.ENDLESS) -> Life:
-        lives.append(Life(name, folder / f"{name}.log", partial(work.embedded, folder / name, until)))
+        lives.append(
+            Life(
+                name,
+                folder / f"{name}.log",
+                partial(work.embedded, folder / name, until, f"{scenario.commit_every} steps"),
+            )
+        )
         return lives[-1]
 
     folder.mkdir()
@@ -50,7 +56,7 @@ def kill_embedded(scenario: Scenario, folder: Path, kills: int) -> None:
 def kill_part(scenario: Scenario, folder: Path, kills: int, *, transport: str, servers: int, victim: str) -> None:
     """Kill one kind of process of a run with two workers, `server`, `worker` or `switch`."""
     folder.mkdir()
-    site = Site(folder / "disturbed", transport, servers)
+    site = Site(folder / "disturbed", transport, servers, commit_every=scenario.commit_every)
     clock, course = Clock(scenario.name), Course(scenario)
     kill_one = _kill_switch if victim == "switch" else partial(_kill_for_good, victim=victim)
     with ending(site.lives):

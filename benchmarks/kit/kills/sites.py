@@ -24,17 +24,20 @@ ANY_PORT = "127.0.0.1:0"
 class Site:
     """A run's processes on this machine, in a folder; `lives` has all that ever lived.
 
-    Servers and switches are started where they do not live, always at the address that they had first.
+    Servers and switches are started where they do not live, always at the address that they had first. A commit point
+    comes every ``commit_every`` steps.
     """
 
-    def __init__(self, folder: Path, transport: str, servers: int, workers: int = WORKERS) -> None:
+    def __init__(
+        self, folder: Path, transport: str, servers: int, workers: int = WORKERS, commit_every: int = 1
+    ) -> None:
         self.folder, self.transport = folder, transport
         folder.mkdir()
         self.lives: list[Life] = []
         self.servers: list[Life] = []
         self.switches: list[Life] = []
         self.workers: list[Life] = []
-        self._servers, self._workers = servers, workers
+        self._servers, self._workers, self._commit_every = servers, workers, commit_every
         self._addresses: dict[str, str] = {}
 
     @property
@@ -110,7 +113,7 @@ class Site:
         flags = {
             "store": self.stores[number], "workers": self._workers, "memory": work.MEMORY_BYTES,
             "listen": self._addresses.get(name, ANY_PORT), "transport": self.transport.lower(), "optimizer-threads": 1,
-            "switches": int(self.transport == UDP),
+            "switches": int(self.transport == UDP), "durable": f"{self._commit_every} steps",
         }  # fmt: skip
         return self._luwu(name, log, "server", flags | {"memory": f"{work.MEMORY_BYTES >> 20}MiB"})
 

@@ -60,9 +60,9 @@ def train(enter: Callable[[], Session], until: int) -> int:
     return 0
 
 
-def embedded(run: Path, until: int = ENDLESS) -> int:
+def embedded(run: Path, until: int = ENDLESS, durable: str = "step") -> int:
     """Train in one process that is its own server."""
-    return train(lambda: luwu.open(run, memory=MEMORY_BYTES, rank=0, workers=1), until)
+    return train(lambda: luwu.open(run, memory=MEMORY_BYTES, rank=0, workers=1, durable=durable), until)
 
 
 def local_worker(socket: Path, rank: int, workers: int, until: int = ENDLESS) -> int:

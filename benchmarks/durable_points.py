@@ -1,0 +1,142 @@
+"""200 SIGKILLs of servers that put every fifth step on the disk; and the time of a step with commit points.
+
+After each kill the run resumes at its last commit point and makes the steps after it again, with the same losses. In
+the end parameters, states and files are those of a run that nobody disturbed. A commit point is answered before it is
+on the disk, and the step after it is answered after that. So a server that dies in between is at the one before.
+
+The times are those of a GPT whose states fit into memory, one worker: each step's, with a commit point every ten steps
+and with one at every step, in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    # One thread for each process, before numpy and torch start more; their compiled files are kept, as where they are
+    # installed.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.kills import work
+from kit.kills.course import Scenario
+from kit.kills.network import kill_embedded, kill_part
+from kit.kills.sites import TCP, UDP
+from kit.model import ADAMW, batches, build, gpt
+
+import luwu
+
+NAME = "durable_points"
+BAR = "200 kills in the full run, 0 wrong; 99th percentile of a step's time at most 1.25 of the median"
+UNIT = "of the median step time, 99th percentile with a commit point every ten steps"
+COMMIT_EVERY = 5
+MOST = 1.25
+
+Plan = dict[str, int]
+FULL: Plan = {"embedded server": 80, "TCP: server": 40, "2 servers, TCP: server": 40, "UDP: server": 40}
+QUICK: Plan = {"embedded server": 8, "2 servers, TCP: server": 3}
+CHECK: Plan = {"embedded server": 1, "TCP: server": 1}
+
+SHAPE = {"layers": 4, "hidden": 256, "heads": 4, "seq": 128}
+ROWS = 4
+MEMORY = "1GiB"
+TIMED = "10 steps"
+
+
+def kill(name: str, kills: int, folder: Path) -> Scenario:
+    """Do the kills of a scenario, and look at what they have left."""
+    scenario, began = Scenario(name, COMMIT_EVERY), time.monotonic()
+    kills_of = kill_embedded
+    if name != "embedded server":
+        transport = UDP if UDP in name else TCP
+        kills_of = partial(kill_part, transport=transport, servers=2 if "2 servers" in name else 1, victim="server")
+    try:
+        kills_of(scenario, folder, kills)
+    except BenchmarkError as error:  # a hang, for one: the other scenarios go on
+        scenario.wrong.append(f"after {scenario.kills} kills: {error}")
+    scenario.seconds = time.monotonic() - began
+    print("\n".join([f"{name}, {scenario.kills} kills, {scenario.seconds:.0f} s", *scenario.wrong]), flush=True)
+    return scenario
+
+
+def step_seconds(folder: Path, durable: str, steps: int, warm: int) -> list[float]:
+    """Train for `steps` steps after `warm` others, and return the time of each."""
+    taken = []
+    with luwu.open(folder, durable=durable, memory=MEMORY) as session:
+        model = luwu.parallelize(build(SHAPE), session, blocks=[gpt.Block])
+        optimizer = luwu.AdamW(model, **ADAMW)
+        found = batches(ROWS, SHAPE["seq"])
+        for _ in range(warm + steps):
+            began = time.perf_counter()
+            model(*next(found)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            taken.append(time.perf_counter() - began)
+    return taken[warm:]
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Return the median of step times, in seconds, and the 99th percentile divided by it."""
+    median = statistics.median(seconds)
+    return {"median_seconds": median, "p99": statistics.quantiles(seconds, n=100)[98] / median}
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
+    question = f"{found['kills']} kills (SIGKILL) of servers with a commit point every {found['commit_every']} steps"
+    yield question, f"{len(found['wrong'])} not at the last commit point; {bits}", "-"
+    ours, each = found["times"][TIMED], found["times"]["step"]
+    yield (
+        "time of a step with a commit point every ten: 99th percentile over the median",
+        f"{ours['p99']:.2f} (median {1000 * ours['median_seconds']:.0f} ms)",
+        f"each step a commit point: {each['p99']:.2f} (median {1000 * each['median_seconds']:.0f} ms)",
+    )
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    plan = options.size(FULL, quick=QUICK, check=CHECK)
+    steps, turns = options.size((200, 3), quick=(40, 1), check=(4, 1))
+    os.environ["LUWU_JOB_KEY"] = work.KEY
+
+    def measure() -> dict[str, Any]:
+        done = []
+        for name, kills in plan.items():
+            with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
+                done.append(kill(name, kills, Path(folder).resolve() / "kills"))
+        table(["scenario", "kills", "wrong", "resumes"], [[s.name, s.kills, len(s.wrong), s.resumes] for s in done])
+        taken: dict[str, list[float]] = {TIMED: [], "step": []}
+        for _ in range(turns):
+            for durable in taken:
+                with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
+                    taken[durable] += step_seconds(Path(folder) / "run", durable, steps, warm=min(20, steps))
+        times = {durable: percentiles(seconds) for durable, seconds in taken.items()}
+        table(["commit points", "median ms", "p99 / median"],
+              [[durable, 1000 * one["median_seconds"], one["p99"]] for durable, one in times.items()])  # fmt: skip
+        kills, wrong = sum(one.kills for one in done), [f"{one.name}: {word}" for one in done for word in one.wrong]
+        details = {
+            "kills": kills, "resumes": sum(one.resumes for one in done), "commit_every": COMMIT_EVERY, "wrong": wrong,
+            "bit_identical": not wrong, "times": times,
+        }  # fmt: skip
+        enough = kills == sum(plan.values()) and times[TIMED]["p99"] <= MOST
+        return result(
+            NAME, ours=times[TIMED]["p99"], peer=times["step"]["p99"], bar=BAR, ok=enough, right=not wrong, unit=UNIT,
+            details=details,
+        )  # fmt: skip
+
+    return run(NAME, BAR, UNIT, measure, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
