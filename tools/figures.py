@@ -45,6 +45,7 @@ SECTIONS = {
     ),
     "Nothing is lost": (
         "crash_resume",
+        "durable_points",
         "elastic",
         "no_fault_cost",
         "goodput_under_failures",

@@ -131,10 +131,11 @@ def test_the_status_as_text() -> None:
     behind.behind_seconds, behind.peer = 12.3, "10.0.0.3:4000"
     reply = pb.StatusReply(
         open=True, step=1200, attempts=1203, rolled_back=3, workers=3, present=[report(0, phase="ENDING"), behind],
-        missing=[2], pause=str(RoomWait("/data", 0, 0.0)),
+        missing=[2], pause=str(RoomWait("/data", 0, 0.0)), unwritten=7, since_commit_seconds=38.4,
     )  # fmt: skip
     assert list(lines_of(reply)) == [
         "step 1,200, 1,203 attempts, 3 rolled back",
+        "last on the disk: step 1,193, 38 s ago",
         str(RoomWait("/data", 0, 0.0)),
         "waits for worker 2 to begin",
         "worker 0: at the end of the step, 1 block pushed in this step (2 s ago)",

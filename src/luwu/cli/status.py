@@ -65,7 +65,7 @@ def record_of(reply: pb.StatusReply) -> dict[str, Any]:
         "missing": list(reply.missing),
         "failure": reply.failure,
         "pause": reply.pause,
-        "durable_step": reply.durable_step,
+        "unwritten": reply.unwritten,
         "since_commit_seconds": reply.since_commit_seconds,
         "present": [_worker_record(worker) for worker in reply.present],
     }
@@ -96,8 +96,8 @@ def lines_of(reply: pb.StatusReply) -> Iterator[str]:
     """Return the status as text, a line at a time."""
     attempts = f", {reply.attempts:,} attempts, {reply.rolled_back:,} rolled back" if reply.open else ""
     yield f"step {reply.step:,}{attempts}"
-    if reply.durable_step < reply.step:
-        yield f"on the disk: step {reply.durable_step:,}, since {reply.since_commit_seconds:.0f} s"
+    if reply.unwritten:
+        yield f"last on the disk: step {reply.step - reply.unwritten:,}, {reply.since_commit_seconds:.0f} s ago"
     if reply.failure:
         yield f"failed: {reply.failure}"
     if reply.pause:

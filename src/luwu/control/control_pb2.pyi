@@ -408,7 +408,7 @@ class StatusRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "durable_step", "since_commit_seconds")
+    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds")
     PROOF_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -419,7 +419,7 @@ class StatusReply(_message.Message):
     MISSING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
-    DURABLE_STEP_FIELD_NUMBER: _ClassVar[int]
+    UNWRITTEN_FIELD_NUMBER: _ClassVar[int]
     SINCE_COMMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
     open: bool
@@ -431,9 +431,9 @@ class StatusReply(_message.Message):
     missing: _containers.RepeatedScalarFieldContainer[int]
     failure: str
     pause: str
-    durable_step: int
+    unwritten: int
     since_commit_seconds: float
-    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., durable_step: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("rank", "peer", "progress", "heard_seconds", "behind_seconds")

@@ -40,13 +40,12 @@ def parse_durable(value: object) -> CommitPoints:
         return EACH_STEP
     if text == "stop":
         return CommitPoints(0, 0.0)
-    match = re.fullmatch(r"(\d{1,16}(?:\.\d{1,9})?) ?([a-z]+)", text)
-    unit = match[2].removesuffix("s") if match is not None and len(match[2]) > 1 else match and match[2]
-    if match is not None and unit == "step" and "." not in match[1] and 1 <= int(match[1]) <= MOST_STEPS:
-        return CommitPoints(int(match[1]), 0.0)
-    if match is not None and unit in SECONDS_OF:
-        seconds = float(match[1]) * SECONDS_OF[unit]
-        if 0 < seconds <= LONGEST_SECONDS:
+    match = re.fullmatch(r"(\d{1,16}(?:\.\d{1,9})?) ?([a-z]+)", text, re.ASCII)
+    if match is not None:
+        number, unit = match[1], match[2] if match[2] == "s" else match[2].removesuffix("s")
+        if unit == "step" and "." not in number and 1 <= int(number) <= MOST_STEPS:
+            return CommitPoints(int(number), 0.0)
+        if 0 < (seconds := float(number) * SECONDS_OF.get(unit, 0)) <= LONGEST_SECONDS:
             return CommitPoints(0, seconds)
     raise ConfigError(
         "expected step, a number of steps such as '10 steps', a time such as '30 s', '5 min' or '2 h', or stop; "

@@ -25,7 +25,7 @@ def describe(run: Membership[Any]) -> pb.StatusReply:
         present=[_worker(run, rank, behind.get(rank, 0.0)) for rank in sorted(run.joined)],
         missing=run.missing,
         failure="" if error is None else str(error),
-        durable_step=run.step - stats.get("unwritten", 0),
+        unwritten=stats.get("unwritten", 0),
         since_commit_seconds=stats.get("since_commit_seconds", 0.0),
         pause="" if pause is None else str(RoomWait(*pause)),
     )
