@@ -300,6 +300,10 @@ REMOVALS = (
         "state_.owed || state_.broken) return;\n    state_.flush", "state_.owed) return;\n    state_.flush",
     ),
     Removal(
+        "a flush has the counts of its step", "progress.h", "record.attempts = attempts_of_step_;",
+        "record.attempts = attempts_;",
+    ),
+    Removal(
         "a flush is owed until it is on the disk", "machine_end.cc",
         "        state_.blocks[block].debt = Debt::record;\n", "",
     ),

@@ -47,6 +47,14 @@ class _OpensAtTheNewest(Rules):
         return [Share(len(standings), standing.uuid, standing.steps[0]) for standing in standings]
 
 
+class _OpensAtTheOldest(Rules):
+    """Every server opens its store at the oldest of their newest steps, which one that is ahead may not have."""
+
+    def share_out(self, standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
+        step = min(standing.steps[0] for standing in standings)
+        return [Share(len(standings), standing.uuid, step) for standing in standings]
+
+
 class _ForgetsAttempts(Rules):
     """A worker that joins counts only committed steps, so it uses samples twice."""
 
@@ -87,11 +95,18 @@ class _AnswersBeforeTheSync(Rules):
     syncs_records = False
 
 
+class _ClosesWithoutFlush(Rules):
+    """A store is closed without the steps that are in memory alone."""
+
+    flushes = False
+
+
 BROKEN: Mapping[str, type[Rules]] = {
     (found.__doc__ or "").rstrip("."): found
     for found in (
-        _CommitsWithSome, _CountsSquaresTwice, _SaysRolledBack, _OpensAtTheNewest, _ForgetsAttempts,
-        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _AnswersBeforeTheSync,
+        _CommitsWithSome, _CountsSquaresTwice, _SaysRolledBack, _OpensAtTheNewest, _OpensAtTheOldest,
+        _ForgetsAttempts,
+        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _AnswersBeforeTheSync, _ClosesWithoutFlush,
     )
 }  # fmt: skip
 

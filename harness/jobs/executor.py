@@ -39,12 +39,15 @@ class Executor:
         self._world, self._number, self._disk, self._workers = world, number, disk, workers
         self._tell, self._tell_end = tell, tell_end
         shape = world.shape
-        self.machine = _native_testing.StepMachine(shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts))
+        self.machine = _native_testing.StepMachine(
+            shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every
+        )
         self.attached: dict[int, int] = {}
         self.failed = False
         self.works: list[Callable[[], None]] = []
         self._sums: dict[int, list[tuple[int, int, int]]] = {}  # rank, tenure, attempt of gradients, by block
         self._owed: set[int] = set()
+        self._value = disk.current.value  # of the last step that was answered
 
     @property
     def counts(self) -> Counts:
@@ -68,7 +71,9 @@ class Executor:
         self.works.pop(number)()
 
     def close(self) -> None:
-        """End the work that is owed to a step that was answered, and no other; then the store is closed."""
+        """Put the last step that was answered on the disk, and do no other work; then the store is closed."""
+        if self._world.rules.flushes:
+            self.act(self.machine.make_durable())
         while self._owed and self.works:
             self.work(0)
         self._disk.sync()
@@ -116,14 +121,26 @@ class Executor:
             self._spoil()
         self.act(self.machine.written(block))
 
-    def _do_settle(self, blocks: list[int]) -> None:
+    def _do_settle(self, blocks: list[int], writes: bool) -> None:
         self._owed.update(blocks)
         for block in blocks:
-            self.works.append(lambda block=block: self._settled(block))
+            self.works.append(lambda block=block: self._settled(block, writes))
 
-    def _settled(self, block: int) -> None:
-        self._disk.write_chunks()
+    def _settled(self, block: int, writes: bool) -> None:
         self.act(self.machine.caught_up(block))
+        if writes or not self._world.shape.resident:
+            self._disk.write_chunks()
+        if not writes:
+            self._owed.discard(block)
+        self.act(self.machine.written(block))
+
+    def _do_flush(self, blocks: list[int]) -> None:
+        self._owed.update(blocks)
+        for block in blocks:
+            self.works.append(lambda block=block: self._flushed(block))
+
+    def _flushed(self, block: int) -> None:
+        self._disk.write_chunks()
         self.act(self.machine.written(block))
 
     def _do_take_back(self, blocks: list[int]) -> None:
@@ -131,7 +148,8 @@ class Executor:
 
     def _do_write_record(self, step: int, attempts: int, rolled_back: int) -> None:
         counts = Counts(step, attempts, rolled_back)
-        value = (*self._disk.current.value, attempts - 1)
+        # A step without a norm and with a record of its own is answered after that.
+        value = self._value if len(self._value) == step else (*self._value, attempts - 1)
         reference = self._world.reference
         require(counts == reference.counts[step], f"step {step} is committed with {counts}")
         require(value == reference.values[step], f"step {step} is committed with the attempts {value}")
@@ -150,6 +168,8 @@ class Executor:
 
     def _do_end_step(self, end: int, squares: float) -> None:
         self._sums.clear()
+        if end == COMMITTED:
+            self._value = (*self._value, self.counts.attempts - 1)
         if end == COMMITTED and self._world.shape.max_norm is not None:
             require(squares == self._world.shape.squares, f"a step was clipped by a sum of squares of {squares}")
         require(end != COMMITTED or self.counts.step <= self._world.shape.steps, "there is a step too many")

@@ -29,7 +29,11 @@ def require(kept: bool, what: str) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a job. ``lasting``: a lost worker's place is kept for another; a server of several does not do that."""
+    """Sizes of a job.
+
+    ``lasting``: a lost worker's place is kept for another; a server of several does not do that. ``commit_every``:
+    steps between two commit points; 0: only the end is one. ``resident``: memory keeps all chunks from step to step.
+    """
 
     servers: int
     workers: int
@@ -37,11 +41,24 @@ class Shape:
     steps: int
     max_norm: float | None
     lasting: bool
+    commit_every: int = 1
+    resident: bool = True
 
     @property
     def squares(self) -> float:
         """Sum of squares of a whole gradient: each block of each server has 1."""
         return float(self.servers * self.blocks)
+
+    @property
+    def answers_early(self) -> bool:
+        """True where a step is answered before its record is durable."""
+        return self.max_norm is not None or self.commit_every != 1
+
+    def sure(self, told: int) -> int:
+        """Return the last step that must be on the disks when workers have been told this one as committed."""
+        if not self.answers_early or told == 0:
+            return told
+        return 0 if self.commit_every == 0 else (told - 1) // self.commit_every * self.commit_every
 
     @staticmethod
     def draw(dice: random.Random) -> Shape:
@@ -54,6 +71,8 @@ class Shape:
             steps=dice.choice((2, 3, 4)),
             max_norm=dice.choice((None, None, 1.0, 1e9)),
             lasting=servers == 1 and dice.random() < 0.8,
+            commit_every=dice.choice((1, 1, 1, 2, 3, 0)),
+            resident=dice.random() < 0.5,
         )
 
 

@@ -164,17 +164,19 @@ bool StepReference::is_commit_point(std::uint64_t step) const {
 store::CommitRecord StepReference::last_record() const {
     store::CommitRecord record;
     record.step = step_;
-    record.attempts = attempts_;
-    record.rolled_back = rolled_back_;
+    record.attempts = attempts_of_step_;
+    record.rolled_back = rolled_back_of_step_;
     record.counts = counts_;
     record.loss_scale = loss_scale_;
     return record;
 }
 
 store::CommitRecord StepReference::next_record() const {
-    store::CommitRecord record = last_record();
-    ++record.step;
-    ++record.attempts;
+    store::CommitRecord record;
+    record.step = step_ + 1;
+    record.attempts = attempts_ + 1;
+    record.rolled_back = rolled_back_;
+    record.counts = counts_;
     record.loss_scale = now_.settings.gradient.loss_scale;
     return record;
 }
@@ -192,6 +194,8 @@ void StepReference::end(step::StepEnd how, double squares) {
     }
     if (how == step::kCommitted) {
         ++step_;
+        attempts_of_step_ = attempts_;
+        rolled_back_of_step_ = rolled_back_;
         loss_scale_ = now_.settings.gradient.loss_scale;
     } else if (how != step::kVoid) {
         ++rolled_back_;

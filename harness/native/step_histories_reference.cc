@@ -31,6 +31,8 @@ StepReference::StepReference(const StepSetup& setup)
       durable_step_(setup.standing.step),
       attempts_(setup.standing.attempts),
       rolled_back_(setup.standing.rolled_back),
+      attempts_of_step_(setup.standing.attempts),
+      rolled_back_of_step_(setup.standing.rolled_back),
       loss_scale_(setup.standing.loss_scale),
       counts_(setup.standing.counts),
       on_disk_(setup.standing.counts) {}

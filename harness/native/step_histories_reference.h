@@ -127,7 +127,8 @@ class StepReference {
     bool last_did_not_clip_ = false;
     NaiveStep now_;
     std::optional<NaiveDebt> before_;
-    std::uint64_t step_, durable_step_, attempts_, rolled_back_, voided_ = 0, clipped_ = 0, redone_ = 0;
+    std::uint64_t step_, durable_step_, attempts_, rolled_back_, attempts_of_step_, rolled_back_of_step_,
+        voided_ = 0, clipped_ = 0, redone_ = 0;
     std::optional<store::LossScale> loss_scale_;
     std::vector<std::uint64_t> counts_, on_disk_;
     bool point_is_due_ = false, flush_is_due_ = false;

@@ -121,7 +121,8 @@ const std::vector<StepRow> kCommitPointRows{
             written a
             break_down -> fail the disk is at fault
             make_durable)"},
-    {"a flush after a step that was rolled back has the count of both", with_commit_points(step_setup(1, 1), 0), R"(
+    {"a flush after an attempt that was rolled back has the counts of the step before it",
+     with_commit_points(step_setup(1, 1), 0), R"(
             begin 0 plain -> plan; pass 0
             push 0 a -> keep a
             kept a 1
@@ -132,7 +133,7 @@ const std::vector<StepRow> kCommitPointRows{
             vote 0 back -> finish_owed; take_back -
             taken_back -> end rolled_back -
             make_durable -> flush a
-            written a -> record 1/2/1 1
+            written a -> record 1/1/0 1
             recorded)"},
     {"one server of several: squares matter to nobody without a limit",
      with_commit_points(step_setup(1, 1, false, true), 2), R"(

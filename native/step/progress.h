@@ -16,6 +16,8 @@ class Progress {
           durable_step_(standing.step),
           attempts_(standing.attempts),
           rolled_back_(standing.rolled_back),
+          attempts_of_step_(standing.attempts),
+          rolled_back_of_step_(standing.rolled_back),
           loss_scale_(standing.loss_scale),
           counts_(standing.counts),
           committed_(standing.counts) {}
@@ -31,22 +33,25 @@ class Progress {
     // Updates of a block in what memory and store hold now.
     [[nodiscard]] std::uint64_t count(std::uint32_t block) const { return counts_[block]; }
 
-    // The record of the last step that was answered.
+    // The record of the last step that was answered. It knows nothing of attempts that were rolled back since: they are
+    // made again after a crash, as those after any other commit, and servers need not have ended as many.
     [[nodiscard]] store::CommitRecord last_record() const {
         store::CommitRecord record;
         record.step = step_;
-        record.attempts = attempts_;
-        record.rolled_back = rolled_back_;
+        record.attempts = attempts_of_step_;
+        record.rolled_back = rolled_back_of_step_;
         record.loss_scale = loss_scale_;
         record.counts = counts_;
         return record;
     }
     // The record of a step that ends now.
     [[nodiscard]] store::CommitRecord next_record(const std::optional<store::LossScale>& loss_scale) const {
-        store::CommitRecord record = last_record();
-        ++record.step;
-        ++record.attempts;
+        store::CommitRecord record;
+        record.step = step_ + 1;
+        record.attempts = attempts_ + 1;
+        record.rolled_back = rolled_back_;
         record.loss_scale = loss_scale;
+        record.counts = counts_;
         return record;
     }
     // Memory holds updates of this block that no record on the disk has.
@@ -59,7 +64,8 @@ class Progress {
     }
 
     void end_committed(const std::optional<store::LossScale>& loss_scale) {
-        ++attempts_;
+        attempts_of_step_ = ++attempts_;
+        rolled_back_of_step_ = rolled_back_;
         ++step_;
         loss_scale_ = loss_scale;
     }
@@ -77,6 +83,8 @@ class Progress {
     std::uint64_t durable_step_;
     std::uint64_t attempts_;
     std::uint64_t rolled_back_;
+    std::uint64_t attempts_of_step_;  // when the last step was answered, as the next
+    std::uint64_t rolled_back_of_step_;
     std::uint64_t voided_ = 0;
     std::uint64_t clipped_ = 0;  // committed steps whose gradient was clipped
     std::uint64_t redone_ = 0;   // of them: those that had been updated before their norm was known

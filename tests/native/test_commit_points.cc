@@ -169,6 +169,7 @@ TEST_CASE("attempts that are not finite, given up or void cost nothing between c
                 CHECK(rig->squares() == pipeline::kNoSquares);
                 for (std::uint64_t step = 3; step <= kSteps; ++step) CHECK(rig->run_all(step) == 1);
                 CHECK(rig->pipeline().stats().rolled_back == 3);
+                CHECK(rig->run_all(6, true) == pipeline::kNotFinite);  // before the end
             }
             CHECK(test::equal(test::stored_contents(folders, dtype), test::expected_contents(dtype, 2, kSteps)));
         }

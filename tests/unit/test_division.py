@@ -10,6 +10,7 @@ from tests.integration.fabric_worker import small_manifest
 from luwu.control.address import parse_urls
 from luwu.core.division import PIECE_STEP, Piece, Share, Standing, cut_segments, divide, share_out
 from luwu.errors import ConfigError, ManifestMismatchError
+from luwu.store.settings import DiskSettings
 
 URLS = ["luwu://a:1", "luwu://b:1", "luwu://c:1"]
 FIRST = uuid.UUID(int=7).hex
@@ -71,11 +72,28 @@ def test_fresh_stores_are_made_as_parts_of_one_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "step"), [((5, 4), (5, 4), 5), ((6, 5), (5, 4), 5), ((5, 4), (6, 5), 5), ((0,), (1, 0), 0)]
+    ("first", "second", "step"),
+    [((5, 4), (5, 4), 5), ((6, 5), (5, 4), 5), ((5, 4), (6, 5), 5), ((0,), (1, 0), 0), ((25, 20), (24, 20), 20)],
 )
-def test_servers_one_step_apart_open_at_the_step_that_both_have(first, second, step) -> None:
+def test_servers_that_are_apart_open_at_the_last_step_that_both_have(first, second, step) -> None:
     shares = share_out([Standing(FIRST, first), Standing(SECOND, second)], URLS[:2])
     assert [share.step for share in shares] == [step, step]
+
+
+def test_servers_that_commit_different_steps_are_refused() -> None:
+    words = [
+        DiskSettings(durable=durable, snapshot_every=every).commit_words
+        for durable, every in [("10 steps", 0), ("10steps", 4), ("stop", 4), ("5 min", 0), ("step", 4), ("1 step", 0)]
+    ]
+    assert words == [
+        "every 10 steps", "every 10 steps, snapshots every 4 steps", "the last step, snapshots every 4 steps",
+        "every 300 s", "every step", "every step",
+    ]  # fmt: skip
+    standings = [Standing(FIRST, (3,), words[0]), Standing(SECOND, (3,), words[1])]
+    with pytest.raises(
+        ConfigError, match=r"durable: expected every 10 steps at luwu://b:1 as at luwu://a:1, found every"
+    ):
+        share_out(standings, URLS[:2])
 
 
 def test_a_server_that_was_lost_before_its_first_values_gets_them() -> None:

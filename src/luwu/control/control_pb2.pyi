@@ -210,14 +210,16 @@ class StandingRequest(_message.Message):
     def __init__(self, manifest: _Optional[str] = ...) -> None: ...
 
 class StandingReply(_message.Message):
-    __slots__ = ("uuid", "steps", "has_model")
+    __slots__ = ("uuid", "steps", "has_model", "commit_points")
     UUID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     HAS_MODEL_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_POINTS_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     steps: _containers.RepeatedScalarFieldContainer[int]
     has_model: bool
-    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ...) -> None: ...
+    commit_points: str
+    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ..., commit_points: _Optional[str] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("servers", "uuid", "step")

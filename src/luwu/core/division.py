@@ -39,11 +39,13 @@ class Division:
 class Standing:
     """A server's store before it is opened: ``uuid``, and committed ``steps`` it can be opened at, newest first.
 
-    Without steps it has no first values, and perhaps is not there yet.
+    Without steps it has no first values, and perhaps is not there yet. ``commit_points``: the steps that its server
+    puts on the disk, in words that are equal where the steps are.
     """
 
     uuid: str
     steps: tuple[int, ...]
+    commit_points: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,19 @@ def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]
     """Return each server's share, if the stores belong together.
 
     The first server's store names the job; the uuids of the others follow from it and from their places in the order.
-    Servers may be one step apart, when one was lost between the commits of the others and its own.
+    Servers may be apart, when one was lost between the commits of the others and its own: all open at the last step
+    that every one of them has.
 
     Raises:
         ManifestMismatchError: stores of different jobs, in another order, or at steps that do not fit together.
+        ConfigError: their servers would commit different steps.
     """
+    for standing, url in zip(standings, urls, strict=True):
+        if standing.commit_points != standings[0].commit_points:
+            raise ConfigError(
+                f"durable: expected {standings[0].commit_points} at {url} as at {urls[0]}, found "
+                f"{standing.commit_points}; give all servers of a job the same --durable and --snapshot-every"
+            )
     names = name_parts(standings[0].uuid, len(standings))
     for number, (standing, name) in enumerate(zip(standings, names, strict=True)):
         if standing.steps and standing.uuid != name:
@@ -120,7 +130,8 @@ def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]
                 f"{urls[0]} has; name the same servers in the same order as when the stores were made"
             )
     started = [standing.steps for standing in standings if standing.steps]
-    step = min((steps[0] for steps in started), default=0)
+    common = set(started[0]).intersection(*started) if started else {0}
+    step = max(common) if common else min(steps[0] for steps in started)
     for standing, url in zip(standings, urls, strict=True):
         if step not in standing.steps and (standing.steps or step > 0):
             found = " and ".join(map(str, standing.steps)) or "no values"

@@ -63,15 +63,15 @@ def claims_of(folder: Path) -> Callable[[Claim, Counts], tuple[Counts, str]]:
     return claim
 
 
-def standing_of(folders: list[Path], new_uuid: str) -> Standing:
+def standing_of(folders: list[Path], new_uuid: str, commit_points: str = "") -> Standing:
     """Return the state of the store in these folders before it is opened.
 
-    A store that does not exist gets the new uuid.
+    A store that does not exist gets the new uuid. ``commit_points``: see `Standing`.
     """
     identity = read_identity(folders[0])
     if identity is None:
-        return Standing(new_uuid, ())
-    return Standing(identity.uuid, tuple(reader_of(folders, identity).steps))
+        return Standing(new_uuid, (), commit_points)
+    return Standing(identity.uuid, tuple(reader_of(folders, identity).steps), commit_points)
 
 
 def step_at_rest(folders: list[Path]) -> int:

@@ -114,7 +114,7 @@ class NetworkServer:
             self._gate,
             self._door,
             settings.transport,
-            functools.partial(standing_of, folders, uuid.uuid4().hex),
+            functools.partial(standing_of, folders, uuid.uuid4().hex, settings.commit_words),
             functools.partial(has_store, folders),
             claims_of(folders[0]),
             on_report or (lambda rank, report: None),

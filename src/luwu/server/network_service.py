@@ -134,7 +134,9 @@ class NetworkService(ControlService[Any]):
         self.worker_of(caller)
         standing = self._standing()
         has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))
-        return pb.StandingReply(uuid=standing.uuid, steps=standing.steps, has_model=has_model)
+        return pb.StandingReply(
+            uuid=standing.uuid, steps=standing.steps, has_model=has_model, commit_points=standing.commit_points
+        )
 
     def attach(self, caller: Any, request: pb.AttachRequest) -> Attached:
         """Open the store for a worker's model; return when all workers of the run have asked for the same."""

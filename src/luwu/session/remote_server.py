@@ -66,7 +66,7 @@ class RemoteServer:
     def standing(self) -> Standing:
         """Return the identity and the counts of the server's store."""
         reply = self.control.call("Standing", pb.StandingRequest())
-        return Standing(reply.uuid, tuple(reply.steps))
+        return Standing(reply.uuid, tuple(reply.steps), reply.commit_points)
 
     def has_store(self, manifest: Manifest) -> bool:
         """Return True where its store was made for this manifest."""

@@ -38,6 +38,15 @@ class DiskSettings(Group):
         return parse_durable(self.durable)
 
     @property
+    def commit_words(self) -> str:
+        """Steps that these settings put on the disk, for `luwu.core.division.Standing`."""
+        steps, seconds = self.commit_points
+        if steps == 1:
+            return "every step"
+        words = f"every {steps} steps" if steps else f"every {seconds:g} s" if seconds else "the last step"
+        return f"{words}, snapshots every {self.snapshot_every} steps" if self.snapshot_every else words
+
+    @property
     def snapshots(self) -> Snapshots:
         """Schedule of snapshots that these settings ask for."""
         return Snapshots(self.snapshot_every, self.snapshot_keep)
