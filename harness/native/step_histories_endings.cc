@@ -117,7 +117,7 @@ void StepReference::end_if_nothing_is_under_way() {
         actions_.emplace_back(step::Answer{prepared});
         return;
     }
-    if (keeps()) return end_with_norm();
+    if (keeps_gradients(rules_, *limits_)) return end_with_norm();
     write_record();
 }
 
@@ -139,13 +139,13 @@ void StepReference::answer_and_owe() {
     if (clips) ++clipped_;
     if (now_.order.empty()) return write_record();
     NaiveDebt owed;
-    store::CommitRecord record = next_record();
+    store::CommitRecord record = done_.next_record(now_.settings.gradient.loss_scale);
     for (const std::uint32_t block : now_.order) {
         ++record.counts[block];
         owed.not_in_memory.add(block);
         owed.not_in_place.add(block);
     }
-    const bool commits = point_is_due_ || is_commit_point(record.step);
+    const bool commits = point_is_due_ || is_commit_point(rules_.commit_points, record.step);
     if (commits) owed.record = record;
     before_ = owed;
     const float scale = clips ? static_cast<float>(static_cast<double>(now_.average(rules_.mean)) * now_.factor())
@@ -154,51 +154,62 @@ void StepReference::answer_and_owe() {
     end(step::kCommitted, now_.sum);
 }
 
-bool StepReference::is_commit_point(std::uint64_t step) const {
-    for (const std::uint64_t every : {rules_.commit_points.every, rules_.commit_points.for_snapshots}) {
+bool is_commit_point(const step::CommitPoints& points, std::uint64_t step) {
+    for (const std::uint64_t every : {points.every, points.for_snapshots}) {
         if (every != 0 && step % every == 0) return true;
     }
     return false;
 }
 
-store::CommitRecord StepReference::last_record() const {
+NaiveCounts::NaiveCounts(const store::CommitRecord& standing)
+    : step(standing.step),
+      durable_step(standing.step),
+      attempts(standing.attempts),
+      rolled_back(standing.rolled_back),
+      attempts_of_step(standing.attempts),
+      rolled_back_of_step(standing.rolled_back),
+      loss_scale(standing.loss_scale),
+      updates(standing.counts),
+      on_disk(standing.counts) {}
+
+store::CommitRecord NaiveCounts::last_record() const {
     store::CommitRecord record;
-    record.step = step_;
-    record.attempts = attempts_of_step_;
-    record.rolled_back = rolled_back_of_step_;
-    record.counts = counts_;
-    record.loss_scale = loss_scale_;
+    record.step = step;
+    record.attempts = attempts_of_step;
+    record.rolled_back = rolled_back_of_step;
+    record.counts = updates;
+    record.loss_scale = loss_scale;
     return record;
 }
 
-store::CommitRecord StepReference::next_record() const {
+store::CommitRecord NaiveCounts::next_record(const std::optional<store::LossScale>& scale) const {
     store::CommitRecord record;
-    record.step = step_ + 1;
-    record.attempts = attempts_ + 1;
-    record.rolled_back = rolled_back_;
-    record.counts = counts_;
-    record.loss_scale = now_.settings.gradient.loss_scale;
+    record.step = step + 1;
+    record.attempts = attempts + 1;
+    record.rolled_back = rolled_back;
+    record.counts = updates;
+    record.loss_scale = scale;
     return record;
 }
 
 void StepReference::write_record() {
     now_.recording = true;
-    actions_.emplace_back(step::WriteRecord{next_record()});
+    actions_.emplace_back(step::WriteRecord{done_.next_record(now_.settings.gradient.loss_scale)});
 }
 
 void StepReference::end(step::StepEnd how, double squares) {
     if (how == step::kVoid) {
         ++voided_;
     } else {
-        ++attempts_;
+        ++done_.attempts;
     }
     if (how == step::kCommitted) {
-        ++step_;
-        attempts_of_step_ = attempts_;
-        rolled_back_of_step_ = rolled_back_;
-        loss_scale_ = now_.settings.gradient.loss_scale;
+        ++done_.step;
+        done_.attempts_of_step = done_.attempts;
+        done_.rolled_back_of_step = done_.rolled_back;
+        done_.loss_scale = now_.settings.gradient.loss_scale;
     } else if (how != step::kVoid) {
-        ++rolled_back_;
+        ++done_.rolled_back;
     }
     last_end_ = {how, squares};
     for (NaiveWorker& worker : workers_) {
@@ -219,14 +230,15 @@ std::string StepReference::difference(const step::State& state) const {
     if (failed_ && failure_ != state.failure->what()) return "failure";
     if (state.is_void() != now_.is_void()) return "void";
     const step::Progress& progress = state.progress;
-    if (progress.step() != step_ || progress.attempts() != attempts_ || progress.rolled_back() != rolled_back_) {
+    if (progress.step() != done_.step || progress.attempts() != done_.attempts ||
+        progress.rolled_back() != done_.rolled_back) {
         return "steps";
     }
-    if (progress.durable_step() != durable_step_) return "the step on the disk";
+    if (progress.durable_step() != done_.durable_step) return "the step on the disk";
     if (state.point_is_due != point_is_due_ || state.flush_is_due != flush_is_due_) return "what is due";
     if (progress.voided() != voided_) return "void attempts";
     if (progress.clipped() != clipped_ || progress.redone() != redone_) return "clipped or redone";
-    if (progress.loss_scale() != loss_scale_) return "loss scale";
+    if (progress.loss_scale() != done_.loss_scale) return "loss scale";
     if (state.owed.has_value() != before_.has_value()) return "owed";
     if (before_ && (state.owed->record != before_->record || state.owed->blocks != before_->not_in_place.size())) {
         return "the record that is owed";
@@ -234,8 +246,8 @@ std::string StepReference::difference(const step::State& state) const {
     if (!same(state.last_end, last_end_)) return "the last ending";
     if (!failed_ && state.busy_blocks != now_.under_way()) return "the blocks under way";
     for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        if (progress.count(block) != counts_[block]) return "updates";
-        if (state.blocks[block].owes() != owes(block)) return "a block that owes";
+        if (progress.count(block) != done_.updates[block]) return "updates";
+        if (state.blocks[block].owes() != owes(before_, block)) return "a block that owes";
         if (state.blocks[block].stale() != (before_ && before_->not_in_memory.has(block))) return "a stale block";
     }
     bool works = false;

@@ -27,15 +27,7 @@ StepReference::StepReference(const StepSetup& setup)
       streams_(setup.rules.one_stream ? 1 : setup.rules.workers),
       workers_(setup.rules.workers),
       now_(setup.rules.blocks.size()),
-      step_(setup.standing.step),
-      durable_step_(setup.standing.step),
-      attempts_(setup.standing.attempts),
-      rolled_back_(setup.standing.rolled_back),
-      attempts_of_step_(setup.standing.attempts),
-      rolled_back_of_step_(setup.standing.rolled_back),
-      loss_scale_(setup.standing.loss_scale),
-      counts_(setup.standing.counts),
-      on_disk_(setup.standing.counts) {}
+      done_(setup.standing) {}
 
 step::Actions StepReference::happen(const StepEvent& event) {
     if (event.kind <= EventKind::decide) {
@@ -80,7 +72,16 @@ void StepReference::hear_worker(const StepEvent& event) {
 void StepReference::hear_executor(const StepEvent& event) {
     if (event.kind == EventKind::kept) kept(event.block, event.squares);
     if (event.kind == EventKind::written) written(event.block);
-    if (event.kind == EventKind::caught_up) caught_up(event.block);
+    if (event.kind == EventKind::caught_up) {
+        must(before_ && before_->not_in_memory.has(event.block), "memory has it");
+        before_->not_in_memory.remove(event.block);
+        ++done_.updates[event.block];
+        if (!failed_ && now_.keep_waits.has(event.block)) {
+            now_.keep_waits.remove(event.block);
+            now_.keep_asked.add(event.block);
+            actions_.emplace_back(step::Keep{event.block});
+        }
+    }
     if (event.kind == EventKind::spoiled) now_.spoiled = true;
     if (event.kind == EventKind::taken_back) taken_back();
     if (event.kind == EventKind::recorded) recorded();
@@ -94,7 +95,7 @@ void StepReference::hear_executor(const StepEvent& event) {
 // ---- workers
 
 void StepReference::begin(std::uint32_t worker, const step::StepSettings& settings) {
-    if (!gone_.empty()) return fail(ErrorKind::worker_lost, left_text(gone_.back(), step_));
+    if (!gone_.empty()) return fail(ErrorKind::worker_lost, left_text(gone_.back(), done_.step));
     if (now_.prepared) {
         return fail(ErrorKind::order, worker_name(worker) + " began a step before the one before it was decided on");
     }
@@ -116,16 +117,16 @@ void StepReference::begin(std::uint32_t worker, const step::StepSettings& settin
                                               "every step one or none");
     }
     if (!first && !(settings == now_.settings)) {
-        return fail(ErrorKind::order, worker_name(worker) + " began step " + std::to_string(step_ + 1) +
+        return fail(ErrorKind::order, worker_name(worker) + " began step " + std::to_string(done_.step + 1) +
                                           " with other hyper-parameters than the workers before it; give every worker "
                                           "the same optimizer settings and schedule");
     }
     if (first) {
         const bool chosen = limits_.has_value();
         limits_ = limit;
-        if (!chosen && keeps()) actions_.emplace_back(step::PlanKept{});
+        if (!chosen && keeps_gradients(rules_, *limits_)) actions_.emplace_back(step::PlanKept{});
         now_.settings = settings;
-        now_.speculates = limit && last_did_not_clip_ && !rules_.prepares && commits_each();
+        now_.speculates = limit && last_did_not_clip_ && !rules_.prepares && rules_.commit_points.is_each_step();
     }
     workers_[worker].in_step = true;
     if (!rules_.one_stream) actions_.emplace_back(step::BeginPass{worker});
@@ -161,7 +162,7 @@ void StepReference::all_have_pushed(std::uint32_t block) {
         actions_.emplace_back(step::GiveBack{block});
         return;
     }
-    if (!keeps()) {
+    if (!keeps_gradients(rules_, *limits_)) {
         now_.update_asked.add(block);
         actions_.emplace_back(step::Update{block, false});
         return;
@@ -250,7 +251,7 @@ void StepReference::leave(std::uint32_t worker) {
     if (!place.counts) place.in_step = place.voted = false;
     std::erase(gone_, worker);
     gone_.push_back(worker);
-    if (!nobody_in_step(workers_)) fail(ErrorKind::worker_lost, left_text(worker, step_));
+    if (!nobody_in_step(workers_)) fail(ErrorKind::worker_lost, left_text(worker, done_.step));
 }
 
 void StepReference::lose(std::uint32_t worker) {
@@ -282,10 +283,10 @@ void StepReference::kept(std::uint32_t block, double squares) {
 
 void StepReference::written(std::uint32_t block) {
     if (broken_) return;
-    if (!owes(block)) {
+    if (!owes(before_, block)) {
         if (failed_) return;
         must(now_.update_asked.has(block) && !now_.written.has(block), "it is not being updated");
-        ++counts_[block];
+        ++done_.updates[block];
         now_.written.add(block);
         return end_if_nothing_is_under_way();
     }
@@ -299,20 +300,10 @@ void StepReference::written(std::uint32_t block) {
     }
 }
 
-void StepReference::caught_up(std::uint32_t block) {
-    must(before_ && before_->not_in_memory.has(block), "memory has it");
-    before_->not_in_memory.remove(block);
-    ++counts_[block];
-    if (failed_ || !now_.keep_waits.has(block)) return;
-    now_.keep_waits.remove(block);
-    now_.keep_asked.add(block);
-    actions_.emplace_back(step::Keep{block});
-}
-
 void StepReference::taken_back() {
     if (failed_) return;
     must(now_.taking_back, "nothing is taken back");
-    for (const std::uint32_t block : now_.written_blocks()) counts_[block] = on_disk_[block];
+    for (const std::uint32_t block : now_.written_blocks()) done_.updates[block] = done_.on_disk[block];
     now_.taking_back = false;
     if (now_.redoing) {
         ++redone_;
@@ -326,15 +317,15 @@ void StepReference::taken_back() {
 void StepReference::recorded() {
     if (!before_) {
         must(now_.recording, "no record is written");
-        on_disk_ = counts_;
+        done_.on_disk = done_.updates;
         point_is_due_ = false;
-        durable_step_ = step_ + 1;
+        done_.durable_step = done_.step + 1;
         return end(step::kCommitted, now_.sum);
     }
     must(before_->record && before_->not_in_place.empty(), "no record is written");
-    on_disk_ = counts_;
+    done_.on_disk = done_.updates;
     point_is_due_ = false;
-    durable_step_ = before_->record->step;
+    done_.durable_step = before_->record->step;
     nothing_is_owed();
 }
 
@@ -355,12 +346,12 @@ void StepReference::nothing_is_owed() {
 void StepReference::flush_if_due() {
     if (!flush_is_due_ || before_ || broken_) return;
     flush_is_due_ = false;
-    if (step_ == durable_step_) return;
+    if (done_.step == done_.durable_step) return;
     NaiveDebt owed;
-    owed.record = last_record();
+    owed.record = done_.last_record();
     std::vector<std::uint32_t> blocks;
     for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        if (counts_[block] == on_disk_[block]) continue;
+        if (done_.updates[block] == done_.on_disk[block]) continue;
         owed.not_in_place.add(block);
         blocks.push_back(block);
     }

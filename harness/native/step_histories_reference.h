@@ -71,6 +71,27 @@ struct NaiveDebt {
     std::optional<store::CommitRecord> record;
     Few not_in_memory, not_in_place;
 };
+[[nodiscard]] inline bool owes(const std::optional<NaiveDebt>& debt, std::uint32_t block) {
+    return debt && debt->not_in_place.has(block);
+}
+
+// The steps that were answered, and updates by block: as memory has them, and the disk.
+struct NaiveCounts {
+    explicit NaiveCounts(const store::CommitRecord& standing);
+
+    [[nodiscard]] store::CommitRecord last_record() const;
+    [[nodiscard]] store::CommitRecord next_record(const std::optional<store::LossScale>& loss_scale) const;
+
+    std::uint64_t step, durable_step, attempts, rolled_back;
+    std::uint64_t attempts_of_step, rolled_back_of_step;  // when the last step was answered
+    std::optional<store::LossScale> loss_scale;
+    std::vector<std::uint64_t> updates, on_disk;
+};
+
+[[nodiscard]] bool is_commit_point(const step::CommitPoints& points, std::uint64_t step);
+[[nodiscard]] inline bool keeps_gradients(const step::Rules& rules, bool limited) {
+    return limited || rules.commit_points.every != 1;
+}
 
 class StepReference {
   public:
@@ -94,7 +115,6 @@ class StepReference {
     void kept(std::uint32_t block, double squares);
     void written(std::uint32_t block);
     void taken_back();
-    void caught_up(std::uint32_t block);
     void recorded();
     void nothing_is_owed();
     void flush_if_due();
@@ -112,13 +132,6 @@ class StepReference {
     void write_record();
     void end(step::StepEnd how, double squares);
 
-    [[nodiscard]] bool owes(std::uint32_t block) const { return before_ && before_->not_in_place.has(block); }
-    [[nodiscard]] bool commits_each() const { return rules_.commit_points.every == 1; }
-    [[nodiscard]] bool keeps() const { return *limits_ || !commits_each(); }
-    [[nodiscard]] bool is_commit_point(std::uint64_t step) const;
-    [[nodiscard]] store::CommitRecord last_record() const;
-    [[nodiscard]] store::CommitRecord next_record() const;
-
     step::Rules rules_;
     std::uint32_t streams_;
     std::vector<NaiveWorker> workers_;
@@ -127,10 +140,8 @@ class StepReference {
     bool last_did_not_clip_ = false;
     NaiveStep now_;
     std::optional<NaiveDebt> before_;
-    std::uint64_t step_, durable_step_, attempts_, rolled_back_, attempts_of_step_, rolled_back_of_step_,
-        voided_ = 0, clipped_ = 0, redone_ = 0;
-    std::optional<store::LossScale> loss_scale_;
-    std::vector<std::uint64_t> counts_, on_disk_;
+    NaiveCounts done_;
+    std::uint64_t voided_ = 0, clipped_ = 0, redone_ = 0;
     bool point_is_due_ = false, flush_is_due_ = false;
     bool failed_ = false, broken_ = false;
     std::string failure_;

@@ -91,16 +91,9 @@ class LocalServer(OfThisProcess):
 
         def open_core(manifest: Manifest) -> native.ShmServer:
             core = open_server(
-                folders,
-                manifest,
-                memory_bytes,
-                workers,
-                threads,
-                snapshots,
-                read_only=read_only,
-                disk_full_wait_seconds=disk_full_wait_seconds,
-                commit_points=commit_points,
-            )
+                folders, manifest, memory_bytes, workers, threads, snapshots, read_only=read_only,
+                disk_full_wait_seconds=disk_full_wait_seconds, commit_points=commit_points,
+            )  # fmt: skip
             try:
                 self._first = on_open(Counts.of(core.stats()))
             except BaseException:
