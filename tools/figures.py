@@ -67,7 +67,15 @@ SECTIONS = {
         "lora",
         "streaming_memory",
     ),
-    "The server": ("optimizer_memory", "optimizer_disk", "state_8bit", "clipping", "snapshots", "out_of_core"),
+    "The server": (
+        "optimizer_memory",
+        "optimizer_disk",
+        "disk_bytes",
+        "state_8bit",
+        "clipping",
+        "snapshots",
+        "out_of_core",
+    ),
     "Between processes": (
         "fabric_local",
         "network_goodput",
