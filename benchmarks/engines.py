@@ -25,6 +25,7 @@ from kit.processes import in_a_session
 from harness.cluster_training import is_same, processes_at_gate
 from harness.ports import free_ports
 from harness.slurm import slurm_cluster, why_no_slurm
+from harness.torchrun import ENVIRONMENT as TORCHRUN
 from harness.torchrun import elastic_node
 from luwu.control.credentials import Credentials
 from luwu.core.words import counted
@@ -77,7 +78,7 @@ def by_torchrun(folder: Path) -> Iterator[Started]:
     )
     with ExitStack() as stack:
         server = stack.enter_context(NetworkServer(settings, Credentials(KEY.encode())))
-        environment = ENVIRONMENT | {"LUWU_JOB_KEY": KEY, "LUWU_SERVER": server.url}
+        environment = ENVIRONMENT | TORCHRUN | {"LUWU_JOB_KEY": KEY, "LUWU_SERVER": server.url}
         program = ("-m", "harness.cluster_training", str(folder))
         nodes = [
             stack.enter_context(in_a_session(elastic_node(port, *program, first=first), environment, folder / "output"))

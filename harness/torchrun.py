@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+
+ENVIRONMENT: Mapping[str, str] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Environment of `elastic_node`. Without it torch (2.13) lets no node in that comes after the first meeting: it waits a
+minute for an address that the nodes which have met before do not write again, and all of them end."""
 
 
 def elastic_node(port: int, *program: str, first: bool) -> list[str]:

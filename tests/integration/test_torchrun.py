@@ -15,7 +15,7 @@ from tests.integration.small_run import children_of
 import luwu
 from harness.network.namespaces import wait_until
 from harness.ports import free_ports
-from harness.torchrun import elastic_node
+from harness.torchrun import ENVIRONMENT, elastic_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -64,7 +64,7 @@ def start_node(tmp_path):
     (port,), script = free_ports(1), tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "job.key").write_text(KEY)
-    environment = os.environ | {
+    environment = os.environ | ENVIRONMENT | {
         "LUWU_JOB_KEY_FILE": str(tmp_path / "job.key"), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }  # fmt: skip
@@ -102,13 +102,17 @@ def wait_for(path, *nodes):
 
 def test_a_run_goes_on_with_the_nodes_that_are_there(tmp_path, start_node):
     with ServerProcess(tmp_path / "store", 2, "--min-workers", "1") as server:
-        stays, goes = (start_node(server.url, first=first) for first in (True, False))
+        stays = start_node(server.url, first=True)
+        alone = tmp_path / "at-10-0-of-1"
+        wait_for(alone, stays)
+        alone.unlink()
+        goes = start_node(server.url, first=False)  # all start again, with both
         for rank in (0, 1):
             wait_for(tmp_path / f"at-10-{rank}-of-2", stays, goes)
         kill(goes)
         (tmp_path / "gate-10").touch()
         assert stays.wait(150) == 0
-        assert (tmp_path / "at-10-0-of-1").exists()
+        assert alone.exists()
     values = torch.load(tmp_path / "values.pt")
     with luwu.open(tmp_path / "alone", memory="64MiB") as session:
         alone = train(session)
