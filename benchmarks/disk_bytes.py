@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,35 +30,29 @@ AMPLE = "2GiB"
 
 
 class Written(NamedTuple):
-    """Bytes that each step has written, and the end; `parameters` trained; the least memory, and what all takes."""
+    """Bytes that some steps have written, with the end; `parameters` trained; the memory that all takes."""
 
-    steps: list[int]
-    at_end: int
+    total: int
     parameters: int
-    least_memory: int
     whole_memory: int
 
 
-def train(folder: Path, shape: dict[str, int], durable: str, memory: str | int) -> Written:
-    """Make `STEPS` steps, and count what each has written once its updates are over."""
+def train(folder: Path, shape: dict[str, int], durable: str, memory: str | int, steps: int) -> Written:
+    """Make some steps, and count what they have written once the last of them is on the disk."""
     with luwu.open(folder, durable=durable, memory=memory) as session:
         model = luwu.parallelize(build(shape), session, blocks=[gpt.Block], dtype=torch.bfloat16)
         optimizer = luwu.AdamW(model, **ADAMW)
         server, found = session.server, batches(1, shape["seq"])
         assert server is not None
-        written = [int(server.stats()["bytes_written"])]
+        before = int(server.stats()["bytes_written"])
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        for _ in range(STEPS):
+        for _ in range(steps):
             model(*next(found)).backward()
             optimizer.step()
             optimizer.zero_grad()
-            luwu.full_state_dict(model)  # waits for every block's update
-            written.append(int(server.stats()["bytes_written"]))
         session.snapshot()  # puts the last step on the disk, as the end does
         stats = server.stats()
-    steps = [after - before for before, after in pairwise(written)]
-    at_end = int(stats["bytes_written"]) - written[-1]
-    return Written(steps, at_end, parameters, int(stats["minimum_bytes"]), int(stats["planned_bytes"]))
+    return Written(int(stats["bytes_written"]) - before, parameters, int(stats["planned_bytes"]))
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
@@ -84,34 +77,34 @@ def main() -> int:
     layers, hidden = options.size((8, 512), check=(4, 512))
     shape = {"layers": layers, "hidden": hidden, "heads": 8, "seq": 8}
 
-    def count(durable: str, memory: str | int) -> Written:
+    def count(durable: str, memory: str | int, steps: int = STEPS) -> Written:
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-            return train(Path(folder) / "run", shape, durable, memory)
+            return train(Path(folder) / "run", shape, durable, memory, steps)
 
     def measure() -> dict[str, Any]:
         found = {durable: count(durable, AMPLE) for durable in EVERY}
-        full = found["step"].steps[-1]
         parameters = found["step"].parameters
-        in_memory = {durable: (sum(one.steps) + one.at_end) / parameters / STEPS for durable, one in found.items()}
+        in_memory = {durable: one.total / parameters / STEPS for durable, one in found.items()}
+        full, uneven = divmod(found["step"].total, STEPS)
         small = found["step"].whole_memory  # with commit points gradients are kept, too
-        some, stopped = count("10 steps", small), count("stop", small)
-        evicted = stopped.steps[-1]
-        total = sum(some.steps) + some.at_end
+        some, stopped, half = count("10 steps", small), count("stop", small), count("stop", small, STEPS // 2)
+        evicted, uneven_evicted = divmod(stopped.total - half.total, STEPS - STEPS // 2)
+        expected = (STEPS - 1) * evicted + full
         in_part = {
             "kept": 1 - evicted / full,
-            "bytes": total / parameters / STEPS,
-            "expected": ((STEPS - 1) * evicted + full) / parameters / STEPS,
+            "bytes": some.total / parameters / STEPS,
+            "expected": expected / parameters / STEPS,
         }
         table(["durable", "bytes a parameter and step"], [[name, each] for name, each in in_memory.items()])
         print(f"{100 * in_part['kept']:.0f} % in memory: {in_part['bytes']:.3f}, expected {in_part['expected']:.3f}")
         exact = {
-            "each step alike": set(found["step"].steps) == {full},
+            "each step alike": uneven == 0,
             "what fits is not written between commit points": all(
-                sum(one.steps) + one.at_end == full * STEPS // EVERY[durable] for durable, one in found.items()
+                one.total == full * STEPS // EVERY[durable] for durable, one in found.items()
             ),
-            "what is evicted is the same in each step": set(stopped.steps) == {evicted} and 0 < evicted < full,
-            "the end writes exactly the rest": stopped.at_end == full - evicted,
-            "so do commit points": total == (STEPS - 1) * evicted + full,
+            "what is evicted is the same in each step": uneven_evicted == 0 and 0 < evicted < full,
+            "the end writes exactly the rest": half.total == STEPS // 2 * evicted + full - evicted,
+            "so do commit points": some.total == expected,
         }
         for name, holds in exact.items():
             print(f"{'yes' if holds else 'NO '}  {name}")
