@@ -16,11 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 if __name__ == "__main__":
@@ -29,20 +25,15 @@ if __name__ == "__main__":
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.common import Row, arguments, result, run, table
 from kit.kills import work
 from kit.kills.course import Scenario
-from kit.kills.network import kill_embedded, kill_part
-from kit.kills.processes import processes_naming, shared_memory
-from kit.kills.sites import SHARED_MEMORY, TCP, UDP
-from kit.kills.store import OPERATIONS, kill_operation
-from kit.kills.train import kill_train
+from kit.kills.scenarios import Plan, do
+from kit.kills.store import OPERATIONS
 
 NAME = "crash_resume"
 BAR = "1,000 kills in the full run, 0 wrong"
 UNIT = "kills survived"
-Kill = Callable[[Scenario, Path, int], None]
-Plan = dict[str, int]
 
 FULL: Plan = {
     "embedded server": 120,
@@ -63,35 +54,6 @@ QUICK: Plan = {
 CHECK: Plan = {"embedded server": 1, "store: snapshot": 1, "TCP: server": 1}
 
 
-def kills_of(name: str) -> Kill:
-    """Return the function that does a scenario's kills, by the scenario's name."""
-    if name == "embedded server":
-        return kill_embedded
-    if name.startswith("store: "):
-        return partial(kill_operation, operation=next(each for each in OPERATIONS if name == f"store: {each.name}"))
-    where, victim = name.split(": ")
-    transport = next(each for each in (SHARED_MEMORY, TCP, UDP) if where.endswith(each))
-    part = {"transport": transport, "servers": 2 if "2 servers" in where else 1, "victim": victim}
-    if where.startswith("luwu train"):
-        return partial(kill_train, **part, workers=2 if victim == "worker" else 1)
-    return partial(kill_part, **part)
-
-
-def do(name: str, kills: int, folder: Path) -> Scenario:
-    """Do the kills of a scenario, and look at what they have left."""
-    scenario, segments, began = Scenario(name), shared_memory(), time.monotonic()
-    try:
-        kills_of(name)(scenario, folder, kills)
-    except BenchmarkError as error:  # a hang, for one: the other scenarios go on
-        scenario.wrong.append(f"after {scenario.kills} kills: {error}")
-    scenario.expect(not processes_naming(str(folder)), "processes are left")
-    scenario.expect(shared_memory() <= segments, "shared memory is left")
-    scenario.seconds = time.monotonic() - began
-    said = [name, f"{scenario.kills} kills", f"{len(scenario.wrong)} wrong", f"{scenario.seconds:.0f} s"]
-    print("\n".join([", ".join(said), *scenario.wrong]), flush=True)
-    return scenario
-
-
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
     bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
@@ -109,8 +71,7 @@ def main() -> int:
         done = []
         for name, kills in plan.items():
             if not options.quick or options.seconds_left() > 0:
-                with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-                    done.append(do(name, kills, Path(folder).resolve() / "kills"))
+                done.append(do(name, kills, options.folder))
         rows = [
             [one.name, one.kills, len(one.wrong), one.resumes, one.seconds / max(1, one.kills), _moments(one)]
             for one in done

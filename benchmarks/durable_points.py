@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,9 @@ if __name__ == "__main__":
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.common import Row, arguments, result, run, table
 from kit.kills import work
-from kit.kills.course import Scenario
-from kit.kills.network import kill_embedded, kill_part
-from kit.kills.sites import TCP, UDP
+from kit.kills.scenarios import Plan, do
 from kit.model import ADAMW, batches, build, gpt
 
 import luwu
@@ -41,7 +38,6 @@ UNIT = "of the median step time, 99th percentile with a commit point every ten s
 COMMIT_EVERY = 5
 MOST = 1.25
 
-Plan = dict[str, int]
 FULL: Plan = {"embedded server": 80, "TCP: server": 40, "2 servers, TCP: server": 40, "UDP: server": 40}
 QUICK: Plan = {"embedded server": 8, "2 servers, TCP: server": 3}
 CHECK: Plan = {"embedded server": 1, "TCP: server": 1}
@@ -50,22 +46,6 @@ SHAPE = {"layers": 4, "hidden": 256, "heads": 4, "seq": 128}
 ROWS = 4
 MEMORY = "1GiB"
 TIMED = "10 steps"
-
-
-def kill(name: str, kills: int, folder: Path) -> Scenario:
-    """Do the kills of a scenario, and look at what they have left."""
-    scenario, began = Scenario(name, COMMIT_EVERY), time.monotonic()
-    kills_of = kill_embedded
-    if name != "embedded server":
-        transport = UDP if UDP in name else TCP
-        kills_of = partial(kill_part, transport=transport, servers=2 if "2 servers" in name else 1, victim="server")
-    try:
-        kills_of(scenario, folder, kills)
-    except BenchmarkError as error:  # a hang, for one: the other scenarios go on
-        scenario.wrong.append(f"after {scenario.kills} kills: {error}")
-    scenario.seconds = time.monotonic() - began
-    print("\n".join([f"{name}, {scenario.kills} kills, {scenario.seconds:.0f} s", *scenario.wrong]), flush=True)
-    return scenario
 
 
 def step_seconds(folder: Path, durable: str, steps: int, warm: int) -> list[float]:
@@ -111,10 +91,7 @@ def main() -> int:
     os.environ["LUWU_JOB_KEY"] = work.KEY
 
     def measure() -> dict[str, Any]:
-        done = []
-        for name, kills in plan.items():
-            with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-                done.append(kill(name, kills, Path(folder).resolve() / "kills"))
+        done = [do(name, kills, options.folder, COMMIT_EVERY) for name, kills in plan.items()]
         table(["scenario", "kills", "wrong", "resumes"], [[s.name, s.kills, len(s.wrong), s.resumes] for s in done])
         taken: dict[str, list[float]] = {TIMED: [], "step": []}
         for _ in range(turns):

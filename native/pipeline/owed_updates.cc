@@ -15,7 +15,6 @@ void OwedUpdates::settle(const step::Settle& action) {
     due_.assign(order_.begin(), order_.end());
     groups_ = shared_.step().settings.groups;
     scale_ = action.scale;
-    writes_ = action.writes;
     reads_on_ = false;
 }
 

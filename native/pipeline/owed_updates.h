@@ -21,8 +21,7 @@ class OwedUpdates {
     // be read twice.
     void start_due();
 
-    [[nodiscard]] bool writes() const { return writes_; }  // records may not stay in memory
-    [[nodiscard]] float scale() const { return scale_; }   // of the kept gradients
+    [[nodiscard]] float scale() const { return scale_; }  // of the kept gradients
     [[nodiscard]] const std::vector<GroupSettings>& groups() const { return groups_; }
     [[nodiscard]] const std::vector<std::uint32_t>& order() const { return order_; }
     // All their states were asked for: those read ahead from now on are the next step's.
@@ -40,7 +39,6 @@ class OwedUpdates {
     std::vector<std::uint32_t> order_after_;
     std::vector<GroupSettings> groups_;
     float scale_ = 1.0F;
-    bool writes_ = true;
     bool reads_on_ = false;
 };
 

@@ -170,7 +170,7 @@ void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     Block& entry = blocks_[block];
     if (owes) {
         shared_.parts.keeping->release(chunk);
-        memory_alone_[chunk] = !shared_.parts.owed->writes() && shared_.stays(chunk);
+        memory_alone_[chunk] = !shared_.step().owed->record && shared_.stays(chunk);
     } else {
         entry.changed = true;
     }

@@ -29,8 +29,8 @@ class ChunkVersions {
   private:
     std::vector<std::uint64_t> first_counts_;  // per block, at the commit that the store was made to stand at; empty
                                                // before there are values
-    // Of the last commit: the updates of each trainable block since then, times two, plus its version. In one number,
-    // so that a thread that reads chunks sees both of one commit.
+    // The last commit has this number of updates of each trainable block since first_counts_, times two, plus its
+    // version. It is one number so that a thread that reads chunks sees both of one commit.
     std::atomic<std::uint64_t> committed_{0};
     std::array<std::uint64_t, kVersions> attempts_{};  // the attempt of each version: as committed, and the present one
     std::uint64_t attempt_ = 0;                        // the present one

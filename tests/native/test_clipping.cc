@@ -3,16 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <thread>
 
-#include "dying_engine.h"
+#include "failing_engine.h"
 #include "support.h"
 
 using namespace luwu;
-using luwu::test::DyingEngine;
+using luwu::test::FailingEngine;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -300,7 +301,8 @@ TEST_CASE("a server that dies between answer and record loses that step alone, a
             std::atomic<bool> dead{false};
             {
                 Rig rig(folders, dtype, 1, memory, store::OpenMode::create, [&](std::uint32_t depth) {
-                    return std::make_unique<DyingEngine>(store::make_io_engine(depth), dead);
+                    return std::make_unique<FailingEngine>(store::make_io_engine(depth),
+                                                           [&] { return dead ? EIO : 0; });
                 });
                 rig.max_norm = kAlways;
                 rig.initialise();

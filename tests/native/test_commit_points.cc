@@ -4,17 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <future>
 #include <thread>
 
-#include "dying_engine.h"
+#include "failing_engine.h"
 #include "store/snapshots.h"
 #include "support.h"
 
 using namespace luwu;
-using luwu::test::DyingEngine;
+using luwu::test::FailingEngine;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -44,7 +45,7 @@ std::unique_ptr<Rig> open(const std::vector<std::string>& folders, kernels::Dtyp
     const auto make_engine = [dead = points.dead](std::uint32_t depth) -> std::unique_ptr<store::IoEngine> {
         auto engine = store::make_io_engine(depth);
         if (dead == nullptr) return engine;
-        return std::make_unique<DyingEngine>(std::move(engine), *dead);
+        return std::make_unique<FailingEngine>(std::move(engine), [dead] { return *dead ? EIO : 0; });
     };
     auto rig =
         std::make_unique<Rig>(folders, dtype, workers, memory, mode, make_engine, points.prepares, kernels::adamw, 2,

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "failing_engine.h"
 #include "schedule/read_ahead.h"
 #include "support.h"
 
@@ -30,35 +31,6 @@ void flip_byte(const std::string& path, std::uint64_t offset) {
     REQUIRE(pwrite(file, &byte, 1, static_cast<off_t>(offset)) == 1);
     close(file);
 }
-
-// Fails every write with an error from the n-th on.
-class FailingEngine final : public store::IoEngine {
-  public:
-    FailingEngine(std::unique_ptr<store::IoEngine> inner, std::atomic<int>& writes_left)
-        : inner_(std::move(inner)), writes_left_(writes_left) {}
-    void submit(store::IoRequest& request) override {
-        if (request.operation == store::IoRequest::Operation::write && writes_left_-- <= 0) {
-            request.error = ENOSPC;
-            failed_.push_back(&request);
-            inner_->wake();
-        } else {
-            inner_->submit(request);
-        }
-    }
-    void wait(std::vector<store::IoRequest*>& completed) override {
-        if (failed_.empty()) inner_->wait(completed);
-        completed.insert(completed.end(), failed_.begin(), failed_.end());
-        failed_.clear();
-    }
-    void wake() override { inner_->wake(); }
-    [[nodiscard]] std::uint32_t depth() const override { return inner_->depth(); }
-    [[nodiscard]] const char* name() const override { return "failing"; }
-
-  private:
-    std::unique_ptr<store::IoEngine> inner_;
-    std::atomic<int>& writes_left_;
-    std::vector<store::IoRequest*> failed_;
-};
 
 }  // namespace
 
@@ -337,7 +309,8 @@ TEST_CASE("a full disk during a run fails every request and keeps the last commi
     std::atomic<int> writes_left{40};
     {
         Rig rig(folders, kFloat, 1, kPlenty, store::OpenMode::create, [&](std::uint32_t depth) {
-            return std::make_unique<FailingEngine>(store::make_io_engine(depth), writes_left);
+            return std::make_unique<test::FailingEngine>(store::make_io_engine(depth),
+                                                         [&] { return writes_left-- <= 0 ? ENOSPC : 0; });
         });
         rig.initialise();
         CHECK(rig.run_all(1) == 1);

@@ -186,7 +186,8 @@ class ControlServicer(object):
 
     def Commit(self, request, context):
         """Returns when the step is committed or rolled back, for all workers at once; of several servers, when this one has
-        prepared it. With clipping it may return before a committed step is on the disk: the next one waits for that.
+        prepared it. With clipping, and where not every step is a commit point, it may return before a committed step
+        is on the disk: the next one waits for that where the step is a commit point.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
