@@ -2,7 +2,7 @@
 
 A GPT in bfloat16 with AdamW, whose record of a parameter has 14 bytes. Where parameters and states fit into memory,
 only commit points write. Where they do not, each step writes what memory does not keep, and a commit point everything:
-so a flush, which writes what memory alone has, must write exactly the rest.
+so a flush, which writes what memory alone has, must write exactly the rest. The parameters have the same bits in all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from kit.common import Row, arguments, result, run, table
+from kit.kills.work import digest
 from kit.model import ADAMW, batches, build, gpt
 
 import luwu
@@ -30,10 +31,11 @@ AMPLE = "2GiB"
 
 
 class Written(NamedTuple):
-    """Bytes that some steps have written, with the end; `parameters` trained; the memory that all takes."""
+    """Bytes that some steps have written; the parameters, their number and digest; the memory that all takes."""
 
     total: int
     parameters: int
+    digest: str
     whole_memory: int
 
 
@@ -50,9 +52,10 @@ def train(folder: Path, shape: dict[str, int], durable: str, memory: str | int, 
             model(*next(found)).backward()
             optimizer.step()
             optimizer.zero_grad()
+        found_digest = digest(model)
         session.snapshot()  # puts the last step on the disk, as the end does
         stats = server.stats()
-    return Written(int(stats["bytes_written"]) - before, parameters, int(stats["planned_bytes"]))
+    return Written(int(stats["bytes_written"]) - before, parameters, found_digest, int(stats["planned_bytes"]))
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
@@ -105,6 +108,8 @@ def main() -> int:
             "what is evicted is the same in each step": uneven_evicted == 0 and 0 < evicted < full,
             "the end writes exactly the rest": half.total == STEPS // 2 * evicted + full - evicted,
             "so do commit points": some.total == expected,
+            "all have the same bits": {one.digest for one in (*found.values(), some, stopped)}
+            == {found["step"].digest},
         }
         for name, holds in exact.items():
             print(f"{'yes' if holds else 'NO '}  {name}")
