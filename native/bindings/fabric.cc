@@ -120,8 +120,13 @@ void bind_server(nb::module_& module) {
             "take_snapshot", [](fabric::ShmServer& self) { return self.core().take_snapshot(); },
             nb::call_guard<nb::gil_scoped_release>(),
             "Takes a snapshot of the last step that was answered, and returns its number.")
-        .def("close", &fabric::ShmServer::close, nb::call_guard<nb::gil_scoped_release>(),
-             "Fails the run, and returns when every step that was answered is on the disk.")
+        .def(
+            "make_durable", [](fabric::ShmServer& self, double seconds) { return make_durable(self.core(), seconds); },
+            "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), kMakeDurable)
+        .def(
+            "finish", [](fabric::ShmServer& self, double seconds) { return finish(self.core(), seconds); },
+            "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), kFinish)
+        .def("close", &fabric::ShmServer::close, nb::call_guard<nb::gil_scoped_release>(), kClose)
         .def("failure", [](const fabric::ShmServer& self) { return failure_of(self.core()); })
         .def("stats", [](const fabric::ShmServer& self) { return stats_of(self.core()); });
 }

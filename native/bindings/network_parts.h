@@ -91,8 +91,13 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             nb::call_guard<nb::gil_scoped_release>(),
             "Takes a snapshot of the last step that was answered, and returns its number.")
         .def(
-            "close", [core](Self& self) { core(self).close(); }, nb::call_guard<nb::gil_scoped_release>(),
-            "Fails the run, and returns when every step that was answered is on the disk.")
+            "make_durable", [core](Self& self, double seconds) { return make_durable(core(self), seconds); },
+            "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), kMakeDurable)
+        .def(
+            "finish", [core](Self& self, double seconds) { return finish(core(self), seconds); }, "at_most_seconds"_a,
+            nb::call_guard<nb::gil_scoped_release>(), kFinish)
+        .def(
+            "close", [core](Self& self) { core(self).close(); }, nb::call_guard<nb::gil_scoped_release>(), kClose)
         .def("failure", [core](const Self& self) { return failure_of(core(self)); });
 }
 

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
+#include "kernels/keep.h"
 #include "schedule/residency.h"
 
 namespace nb = nanobind;
@@ -26,7 +27,8 @@ struct StepTraffic {
     std::uint64_t written = 0;
     std::uint64_t chunk_states = 0;  // of the largest chunk
     std::uint64_t chunk_record = 0;
-    std::uint64_t written_pinned = 0;  // of chunks whose states stay in memory
+    std::uint64_t written_pinned = 0;   // of chunks whose states stay in memory
+    std::uint64_t written_between = 0;  // by a step that is no commit point: of chunks that do not stay whole
 };
 
 // A pass turns round at both ends of the model, where the slots hold what is needed next.
@@ -47,14 +49,40 @@ StepTraffic traffic_of(const store::Layout& layout, const schedule::ResidencyPla
             traffic.states_read += place.state_bytes();
         }
         traffic.written += place.record_bytes();
+        const bool stays = plan.state_pinned[i] && plan.pinned_offset[place.block] >= 0;
+        traffic.written_between += stays ? 0 : place.record_bytes();
         traffic.chunk_states = std::max(traffic.chunk_states, place.state_bytes());
         traffic.chunk_record = std::max(traffic.chunk_record, place.record_bytes());
     }
     return traffic;
 }
 
+struct KeptTraffic {
+    std::uint64_t memory = 0;  // bytes of kept gradients that stay there, and of buffers for the others
+    std::uint64_t disk = 0;    // bytes of the others, which a step writes and reads
+};
+
+// Makes room in the plan for gradients that are kept until a step is decided.
+KeptTraffic keep_gradients(const store::Layout& layout, schedule::ResidencyPlan& plan, std::uint32_t workers,
+                           std::optional<kernels::Dtype> gradients) {
+    std::vector<kernels::Dtype> dtypes;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
+        dtypes.push_back(kernels::kept_dtype(workers, gradients.value_or(layout.dtype(block))));
+    }
+    const schedule::ClippingPlan divided = schedule::plan_clipping(layout, std::move(plan), dtypes);
+    plan = divided.plan;
+    KeptTraffic traffic{divided.kept.pinned_bytes + divided.kept.buffers * divided.kept.buffer_bytes, 0};
+    for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
+        const store::ChunkPlace& place = layout.chunks()[i];
+        const bool on_disk = place.trainable && !divided.kept.pinned[i];
+        traffic.disk += on_disk ? schedule::kept_bytes(place, dtypes[place.block]) : 0;
+    }
+    return traffic;
+}
+
 nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer,
-                    std::uint32_t folders, std::uint64_t memory_bytes, std::uint32_t workers, bool float32_gradients) {
+                    std::uint32_t folders, std::uint64_t memory_bytes, std::uint32_t workers, bool float32_gradients,
+                    bool keeps_gradients) {
     const store::Layout layout(make_shape(blocks, chunk_elements, optimizer), folders);
     std::vector<bool> held;
     for (const BlockSpec& block : blocks) held.push_back(block.held);
@@ -63,7 +91,8 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
         return schedule::plan_residency(layout, bytes, workers, held, gradients);
     };
     const std::uint64_t minimum = divide(kUnlimited).minimum_bytes;
-    const schedule::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
+    schedule::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
+    const KeptTraffic kept = keeps_gradients ? keep_gradients(layout, plan, workers, gradients) : KeptTraffic{};
     const StepTraffic traffic = traffic_of(layout, plan);
     std::vector<std::uint64_t> files;
     for (std::uint32_t stripe = 0; stripe < layout.stripes(); ++stripe) files.push_back(layout.file_bytes(stripe));
@@ -79,6 +108,9 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
     result["states_read_bytes"] = traffic.states_read;
     result["written_bytes"] = traffic.written;
     result["written_pinned_bytes"] = traffic.written_pinned;
+    result["written_between_bytes"] = traffic.written_between;
+    result["kept_bytes"] = kept.memory;
+    result["kept_disk_bytes"] = kept.disk;
     result["chunk_state_bytes"] = traffic.chunk_states;
     result["chunk_record_bytes"] = traffic.chunk_record;
     return result;
@@ -92,9 +124,10 @@ void bind_planning(nb::module_& module) {
     module.attr("PAGE_BYTES") = store::kPage;
     module.def(
         "plan_store", &plan_store, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a, "memory_bytes"_a,
-        "workers"_a, "float32_gradients"_a = false,
+        "workers"_a, "float32_gradients"_a = false, "keeps_gradients"_a = false,
         "Bytes that a store takes on disk and its server in memory, and what a step moves between them. A budget "
-        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32.");
+        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32. keeps_gradients: "
+        "they are kept until a step is decided, as between commit points.");
 }
 
 }  // namespace luwu::bindings

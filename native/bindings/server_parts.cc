@@ -86,6 +86,19 @@ void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Se
     server.set_segments(block, std::move(converted));
 }
 
+bool make_durable(fabric::ParameterServer& server, double at_most_seconds) {
+    return server.make_durable(milliseconds("at_most_seconds", at_most_seconds));
+}
+
+bool finish(fabric::ParameterServer& server, double at_most_seconds) {
+    server.fail(pipeline::server_closed());
+    try {
+        return make_durable(server, at_most_seconds);
+    } catch (const Error&) {  // close() throws it
+        return true;
+    }
+}
+
 std::optional<std::string> failure_of(const fabric::ParameterServer& server) {
     const auto failure = server.failure();
     return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
@@ -103,7 +116,7 @@ nb::object make_room_wait(const std::optional<pipeline::RoomWait>& wait) {
 }  // namespace
 
 nb::dict stats_of(const fabric::ParameterServer& server) {
-    const pipeline::PipelineStats stats = server.stats();
+    const fabric::ServerStats stats = server.stats();
     nb::dict result;
     result["step"] = stats.step;
     result["attempts"] = stats.attempts;
@@ -132,9 +145,8 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["io"] = io;
     result["direct_io"] = direct;
     result["waits_for_room"] = make_room_wait(stats.waits_for_room);
-    const pipeline::SnapshotStats snapshots = server.snapshot_stats();
-    result["snapshots"] = snapshots.taken;
-    result["snapshot_failure"] = nb::str(snapshots.failure.c_str());
+    result["snapshots"] = stats.snapshots.taken;
+    result["snapshot_failure"] = nb::str(stats.snapshots.failure.c_str());
     return result;
 }
 

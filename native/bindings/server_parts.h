@@ -21,6 +21,20 @@ using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // steps between tw
 using Durable = std::tuple<std::uint64_t, double>;           // commit points: every so many steps, or seconds; 0: none
 inline constexpr Durable kEachStep{1, 0.0};
 
+[[nodiscard]] bool make_durable(fabric::ParameterServer& server, double at_most_seconds);
+[[nodiscard]] bool finish(fabric::ParameterServer& server, double at_most_seconds);
+
+// Docstrings that all servers share.
+inline constexpr const char* kMakeDurable =
+    "Returns True once the last step that was answered is on the disk, commit point or not; False: that takes longer. "
+    "Raises the store's error where it cannot get there.";
+inline constexpr const char* kFinish =
+    "Fails the run, and returns True once every step that was answered is on the disk, or cannot get there; False: "
+    "that "
+    "takes longer, ask again. A write that finds no room waits for it meanwhile.";
+inline constexpr const char* kClose =
+    "As `finish`, without a wait for room. Raises the store's error where a step that was answered is lost.";
+
 [[nodiscard]] fabric::ServerSettings make_server_settings(
     const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
     std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,

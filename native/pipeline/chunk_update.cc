@@ -39,11 +39,14 @@ class Updater {
             if (update_.verify) add_states(before, first, elements);
             result_.finite &= coded_ ? update_cells(first, elements) : update_run(first, elements, where(first));
             if (!result_.finite) return result_;
-            add_states(result_.state_crc, first, elements);
-            result_.parameter_crc =
-                kernels::crc32c(result_.parameter_crc, update_.parameters + first * size_, elements * size_);
+            if (update_.seals) seal(first, elements);
         }
         if (update_.verify) compare(before);
+        return result_;
+    }
+
+    ChunkUpdateResult checksums() {
+        seal(0, update_.place->elements);
         return result_;
     }
 
@@ -150,6 +153,12 @@ class Updater {
         }
     }
 
+    void seal(std::uint64_t first, std::uint64_t elements) {
+        add_states(result_.state_crc, first, elements);
+        result_.parameter_crc =
+            kernels::crc32c(result_.parameter_crc, update_.parameters + first * size_, elements * size_);
+    }
+
     void compare(const Checksums& before) {
         store::ChunkHeader header;
         std::memcpy(&header, update_.states, sizeof header);
@@ -173,5 +182,7 @@ class Updater {
 }  // namespace
 
 ChunkUpdateResult update_chunk(const ChunkUpdate& update) { return Updater(update).run(); }
+
+ChunkUpdateResult checksums_of(const ChunkUpdate& record) { return Updater(record).checksums(); }
 
 }  // namespace luwu::pipeline

@@ -31,6 +31,7 @@ struct ChunkUpdate {
     std::span<const Segment> segments;                        // of the block
     std::span<const kernels::Step> groups;
     bool verify = false;  // the states came from the disk
+    bool seals = true;    // the checksums of what will be written are wanted
 };
 
 struct ChunkUpdateResult {
@@ -41,5 +42,7 @@ struct ChunkUpdateResult {
 };
 
 [[nodiscard]] ChunkUpdateResult update_chunk(const ChunkUpdate& update);
+// The checksums of what memory holds of a chunk, which no update follows.
+[[nodiscard]] ChunkUpdateResult checksums_of(const ChunkUpdate& record);
 
 }  // namespace luwu::pipeline

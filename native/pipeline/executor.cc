@@ -97,7 +97,6 @@ void Executor::answer(const step::Ending& ending) {
 }
 
 void Executor::operator()(const step::Fail& action) {
-    shared.room.stop();
     shared.settings.on_failure(action.error);
     optimizers.drop_given_up();
     parameters.fail();
@@ -109,6 +108,7 @@ void Executor::operator()(const step::Fail& action) {
 
 void Executor::break_down(const Error& error) {
     auto actions = shared.machine.break_down(error);
+    shared.room.stop();
     optimizers.drop_all();
     tell(std::move(actions));
     shared.changed.notify_all();

@@ -46,7 +46,7 @@ void Keeping::start(std::uint32_t block) {
     if (shared_.failed()) return;
     for (std::uint32_t i = 0; i < shared_.chunks_of(block); ++i) {
         const std::uint32_t chunk = shared_.layout.first_chunk(block) + i;
-        on_disk(chunk) ? want_memory(chunk) : shared_.parts.optimizers->add({chunk, true});
+        on_disk(chunk) ? want_memory(chunk) : shared_.parts.optimizers->add({chunk, Work::Kind::keep});
     }
 }
 
@@ -68,7 +68,7 @@ void Keeping::serve_memory() {
                 shared_.parts.updates->chunk_has(chunk);
                 shared_.parts.states->want(chunk);
             } else {
-                shared_.parts.optimizers->add({chunk, true});
+                shared_.parts.optimizers->add({chunk, Work::Kind::keep});
             }
         }
         waiting_.pop_front();

@@ -64,15 +64,26 @@ void Optimizers::loop() {
     while (true) {
         ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
         if (stopping_) return;
-        const auto [chunk, keeps] = queue_.front();
+        const auto [chunk, kind] = queue_.front();
         queue_.pop_front();
+        const bool keeps = kind == Work::Kind::keep;
         if (shared_.step().is_void(shared_.place(chunk).block)) {
             if (keeps || shared_.step().clipping.speculates()) shared_.parts.keeping->give_up(chunk);
             if (!keeps) shared_.parts.updates->chunk_updated(chunk, false);
             continue;
         }
         lock.unlock();
-        keeps ? shared_.parts.keeping->keep_one(chunk) : shared_.parts.updates->update_one(chunk);
+        switch (kind) {
+            case Work::Kind::update:
+                shared_.parts.updates->update_one(chunk);
+                break;
+            case Work::Kind::keep:
+                shared_.parts.keeping->keep_one(chunk);
+                break;
+            case Work::Kind::seal:
+                shared_.parts.updates->seal_one(chunk);
+                break;
+        }
         lock.lock();
     }
 }

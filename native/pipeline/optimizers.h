@@ -13,8 +13,10 @@ namespace luwu::pipeline {
 
 // An optimizer thread's work on a chunk.
 struct Work {
+    enum class Kind : std::uint8_t { update, keep, seal };  // seal: checksums of what memory holds alone
+
     std::uint32_t chunk = 0;
-    bool keeps = false;  // its gradients; else it updates
+    Kind kind = Kind::update;
 };
 
 class Optimizers {

@@ -26,6 +26,7 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
 
 Pipeline::~Pipeline() {
     fail(server_closed());
+    stop_waiting_for_room();
     wait_until_written();
 }
 
@@ -157,15 +158,28 @@ void Pipeline::epoch_begun() {
 }
 
 std::optional<Error> Pipeline::wait_until_written() {
+    while (true) {
+        try {
+            if (make_durable(std::chrono::hours(1))) return std::nullopt;
+        } catch (const Error& error) {
+            return error;
+        }
+    }
+}
+
+bool Pipeline::make_durable(std::chrono::milliseconds at_most) {
     Shared& shared = executor_->shared;
     std::unique_lock lock(shared.mutex);
     const step::State& step = shared.step();
     const std::uint64_t answered = step.progress.step();
     const auto written = [&] { return step.progress.durable_step() >= answered; };
     executor_->tell(shared.machine.make_durable());
-    shared.changed.wait(lock, [&] { return written() || step.broken; });
-    return written() ? std::nullopt : step.broken;
+    const bool known = shared.changed.wait_for(lock, at_most, [&] { return written() || step.broken; });
+    if (known && !written()) throw Error(*step.broken);
+    return known;
 }
+
+void Pipeline::stop_waiting_for_room() { executor_->shared.room.stop(); }
 
 void Pipeline::joined(std::uint32_t worker) {
     const std::lock_guard lock(executor_->shared.mutex);

@@ -66,6 +66,10 @@ class Pipeline {
     void epoch_begun();
     // Returns when every step that was answered is on the disk; an error where one of them never will be.
     std::optional<Error> wait_until_written();
+    // Returns true once the last step that was answered is on the disk, commit point or not; false: that takes longer.
+    // Throws the store's error where it cannot get there.
+    [[nodiscard]] bool make_durable(std::chrono::milliseconds at_most);
+    void stop_waiting_for_room();       // of a run that has failed: a write that finds no room is an error from now on
     void joined(std::uint32_t worker);  // takes a place, perhaps one that another has left; its pushes count from zero
     // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
     void leave(std::uint32_t worker);

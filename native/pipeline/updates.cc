@@ -78,7 +78,7 @@ void Updates::flush(const std::vector<std::uint32_t>& blocks) {
         for (const std::uint32_t chunk : chunks) {
             shared_.states.claim(chunk);
             memory_alone_[chunk] = false;
-            shared_.parts.writing->write_record(chunk, shared_.step().progress.count(block));
+            shared_.parts.optimizers->add({chunk, Work::Kind::seal});
         }
     }
 }
@@ -91,18 +91,25 @@ void Updates::want_chunk(std::uint32_t chunk) {
 }
 
 void Updates::chunk_has(std::uint32_t chunk) {
-    if (--needs_[chunk] == 0) shared_.parts.optimizers->add({chunk, false});
+    if (--needs_[chunk] == 0) shared_.parts.optimizers->add({chunk, Work::Kind::update});
 }
 
-ChunkUpdate Updates::make_update(std::uint32_t chunk) const {
+ChunkUpdate Updates::describe(std::uint32_t chunk, std::uint64_t count) const {
     const store::ChunkPlace& place = shared_.place(chunk);
     ChunkUpdate update;
     update.place = &place;
     update.dtype = shared_.layout.dtype(place.block);
     update.optimizer = shared_.layout.shape().optimizer;
-    update.count = shared_.step().progress.count(place.block) + 1;
+    update.count = count;
     update.parameters = shared_.parameters_of(place);
     update.states = shared_.states.memory(chunk);
+    return update;
+}
+
+ChunkUpdate Updates::make_update(std::uint32_t chunk) const {
+    const store::ChunkPlace& place = shared_.place(chunk);
+    ChunkUpdate update = describe(chunk, shared_.step().progress.count(place.block) + 1);
+    update.seals = !memory_alone_[chunk];
     update.verify = shared_.states.unverified(chunk);
     update.segments = blocks_[place.block].segments;
     if (shared_.step().blocks[place.block].owes()) {
@@ -130,6 +137,7 @@ void Updates::update_one(std::uint32_t chunk) {
         shared_.parts.gradients->pick_up(place.block);
         const bool owes = step.blocks[place.block].owes();
         keeps = step.clipping.keeps_gradients() && !owes;
+        memory_alone_[chunk] = owes && !step.owed->record && shared_.stays(chunk);
         update = make_update(chunk);
         for (const GroupSettings& group : owes ? shared_.parts.owed->groups() : step.settings.groups) {
             groups.push_back(update.optimizer->prepare(group, update.count));
@@ -138,7 +146,7 @@ void Updates::update_one(std::uint32_t chunk) {
     update.groups = groups;
     if (keeps) shared_.parts.keeping->keep(update, chunk);
     const ChunkUpdateResult result = update_chunk(update);
-    if (result.finite) seal_record(update, result);
+    if (result.finite && update.seals) seal_record(update, result);
     const auto spent = std::chrono::steady_clock::now() - begin;
     const std::lock_guard lock(shared_.mutex);
     shared_.stats.update_nanoseconds +=
@@ -152,6 +160,19 @@ void Updates::update_one(std::uint32_t chunk) {
     if (!result.finite) shared_.parts.executor->tell(shared_.machine.spoiled());
     if (keeps) shared_.parts.keeping->store(chunk);
     chunk_updated(chunk, !shared_.step().is_void(place.block));
+}
+
+void Updates::seal_one(std::uint32_t chunk) {
+    const std::uint32_t block = shared_.place(chunk).block;
+    ChunkUpdate record;
+    {
+        const std::lock_guard lock(shared_.mutex);
+        if (shared_.step().given_up(block)) return;
+        record = describe(chunk, shared_.step().progress.count(block));
+    }
+    seal_record(record, checksums_of(record));
+    const std::lock_guard lock(shared_.mutex);
+    if (!shared_.step().given_up(block)) shared_.parts.writing->write_record(chunk, record.count);
 }
 
 void Updates::seal_record(const ChunkUpdate& update, const ChunkUpdateResult& result) const {
@@ -170,7 +191,6 @@ void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     Block& entry = blocks_[block];
     if (owes) {
         shared_.parts.keeping->release(chunk);
-        memory_alone_[chunk] = !shared_.step().owed->record && shared_.stays(chunk);
     } else {
         entry.changed = true;
     }

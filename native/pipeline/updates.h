@@ -24,6 +24,7 @@ class Updates {
     void parameters_there(std::uint32_t block);
     void chunk_has(std::uint32_t chunk);   // its states, or memory with its kept gradient
     void update_one(std::uint32_t chunk);  // takes the lock
+    void seal_one(std::uint32_t chunk);    // takes the lock; of a chunk that memory holds alone
     void chunk_updated(std::uint32_t chunk, bool valid);
     void chunk_written(std::uint32_t chunk);
     void flush(const std::vector<std::uint32_t>& blocks);  // writes the records that are in memory alone
@@ -47,6 +48,7 @@ class Updates {
 
     void begin_chunks(std::uint32_t block, std::uint32_t to_write);
     void want_chunk(std::uint32_t chunk);
+    [[nodiscard]] ChunkUpdate describe(std::uint32_t chunk, std::uint64_t count) const;  // what memory holds of it
     [[nodiscard]] ChunkUpdate make_update(std::uint32_t chunk) const;
     void seal_record(const ChunkUpdate& update, const ChunkUpdateResult& result) const;  // without the lock
 

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.fabric_worker import small_manifest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.integration.test_network_servers import WORKERS, servers, url_of
+from tests.integration.udp import remote
+from tests.integration.udp import train as train_workers
 from tests.unit.network_serving import KEY, QUICK
 
 from harness.training import finish, prepare_small_run, start_small_run, steps_of, wait_for_steps
@@ -26,13 +29,13 @@ import os, signal, sys
 import torch
 import luwu
 
-def train(session, model, until):
+def train(session, model, until, end):
     optimizer = luwu.AdamW(model, lr=1e-2)
     while session.step < until:
         torch.manual_seed(session.step)
         loss = (model(torch.randn(4, 32)) - 1).square().mean()
         loss.backward()
-        optimizer.step()
+        optimizer.step(wait="durable" if end == "durable" and session.step == until - 1 else "answer")
         optimizer.zero_grad()
         print(session.step, float(loss).hex(), flush=True)
 
@@ -42,7 +45,7 @@ session = luwu.open(folder, durable=durable, memory="64MiB")
 model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
 model = luwu.parallelize(model, session, blocks=[torch.nn.Linear])
 print("at", session.step, flush=True)
-train(session, model, until)
+train(session, model, until, end)
 if end == "snapshot":
     print("snapshot", session.snapshot(), flush=True)
 if end == "close":
@@ -66,16 +69,32 @@ def train(folder: Path, durable: str, until: int, end: str) -> tuple[list[str], 
 
 
 def test_a_killed_process_is_at_its_last_commit_point_and_a_closed_one_at_its_last_step(tmp_path: Path) -> None:
-    _, expected = train(tmp_path / "each", "step", 14, "close")
+    _, expected = train(tmp_path / "each", "step", 15, "close")
     _, before = train(tmp_path / "some", "4 steps", 10, "kill")
     (at, snapshot), after = train(tmp_path / "some", "stop", 12, "snapshot")
     assert (at, snapshot) == ("at 8", "snapshot 12")
     (at,), end = train(tmp_path / "some", "1 h", 13, "close")
     assert at == "at 12"  # the snapshot put it on the disk
-    (at,), last = train(tmp_path / "some", "step", 14, "close")
+    (at,), awaited = train(tmp_path / "some", "stop", 14, "durable")
     assert at == "at 13"
+    (at,), last = train(tmp_path / "some", "step", 15, "close")
+    assert at == "at 14"  # it was killed after it had waited for the disk
     assert before == expected[:10]
-    assert after + end + last == expected[8:]
+    assert after + end + awaited + last == expected[8:]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_workers_wait_until_all_servers_have_the_last_step_on_the_disk(tmp_path: Path, transport: str) -> None:
+    with servers(tmp_path, 2, transport, durable="stop") as found:
+
+        def work(worker: NumpyWorker) -> list[int]:
+            assert all(worker.step() for _ in range(3))
+            durable = [worker.session.wait_durable()] if worker.session.rank else []
+            if worker.session.rank:
+                assert [server.stats()["unwritten"] for server in found] == [0, 0]
+            return durable
+
+        assert train_workers(remote(url_of(*found), WORKERS), WORKERS, work, coarse=True) == [[], [3]]
 
 
 @pytest.mark.slow

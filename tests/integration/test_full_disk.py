@@ -26,6 +26,8 @@ from harness.training import (
 )
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
+from luwu.core.durability import parse_durable
+from luwu.core.room import RoomWait
 from luwu.errors import StoreSpaceError
 from luwu.server.server import LocalServer
 from luwu.session.local import join
@@ -70,15 +72,19 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(transport: str, run: Path, workers: int, wait_seconds: float = WAIT_SECONDS) -> Iterator[Served]:
+def served(
+    transport: str, run: Path, workers: int, wait_seconds: float = WAIT_SECONDS, durable: str = "step"
+) -> Iterator[Served]:
     """A server whose store is `run`/store."""
     if transport == "shared memory":
-        with LocalServer(run, None, MEMORY, workers, disk_full_wait_seconds=wait_seconds) as local:
+        points = parse_durable(durable)
+        with LocalServer(
+            run, None, MEMORY, workers, disk_full_wait_seconds=wait_seconds, commit_points=points
+        ) as local:
             yield Served(lambda rank: join(local.socket_path, rank, workers), local.stats)
     else:
-        with udp_server(
-            run / "store", workers, QUICK, transport=transport, disk_full_wait_seconds=wait_seconds
-        ) as server:
+        wanted = {"transport": transport, "disk_full_wait_seconds": wait_seconds, "durable": durable}
+        with udp_server(run / "store", workers, QUICK, **wanted) as server:
             yield Served(remote(server.url, workers), server.stats, server.url)
 
 
@@ -110,6 +116,48 @@ def test_a_run_waits_for_room_and_has_the_undisturbed_ones_bits(
     assert [wait is None for wait in small_disk.said].count(False) >= len(FULL_BEFORE)
     assert set(on_pause.health) == ({"paused"} if server.url else set())
     assert equal(tmp_path / "undisturbed" / "store", small_disk.path / "store")
+
+
+@pytest.mark.parametrize("transport", ["shared memory", "tcp", "udp"])
+def test_steps_that_are_in_memory_alone_wait_for_room_at_the_end(
+    small_disk: SmallDisk, on_pause: OnPause, tmp_path: Path, transport: str
+) -> None:
+    with served(transport, tmp_path / "undisturbed", 2) as server:
+        run_steps(server, 2, None)
+    with served(transport, small_disk.path, 2, durable="stop") as server:
+
+        def work(worker: NumpyWorker) -> None:
+            assert all(worker.step() for _ in range(STEPS))
+            if worker.session.rank == 0:
+                for version in small_disk.path.rglob("version-*.luwu"):
+                    small_disk.punch(version)
+                small_disk.fill()
+
+        train(server.joined, 2, work)
+    assert [wait is None for wait in small_disk.said] == [False, True]
+    assert equal(tmp_path / "undisturbed" / "store", small_disk.path / "store")
+
+
+def test_a_wait_for_room_at_the_end_is_given_up(small_disk: SmallDisk) -> None:
+    said: list[RoomWait | None] = []
+    points = parse_durable("stop")
+    with (
+        pytest.raises(StoreSpaceError, match=rf"needs .* for {small_disk.path}/store/.*free some space"),
+        LocalServer(
+            small_disk.path, None, MEMORY, 1, disk_full_wait_seconds=WAIT_SECONDS, commit_points=points,
+            on_room=said.append, gives_up=lambda: said != [],
+        ) as server,
+    ):  # fmt: skip
+        with join(server.socket_path, 0, 1) as session:
+            worker = NumpyWorker(session, small_manifest())
+            assert worker.step() and worker.step()
+        share_versions(small_disk.path / "store")
+        small_disk.fill()
+    assert said[0] is not None
+    small_disk.clear()
+    with served("shared memory", small_disk.path, 1) as again, again.joined(0) as session:
+        session.attach(small_manifest())
+        assert session.step == 0
 
 
 @pytest.mark.parametrize("transport", ["shared memory", "tcp", "udp"])
@@ -203,6 +251,39 @@ class TestTrainCommand:
         assert code == 0, error
         assert "resuming after step" in output
         assert steps_of(folder, "stopped") == undisturbed
+
+    @pytest.mark.parametrize("given_up", [False, True])
+    def test_steps_in_memory_alone_wait_for_room_until_ctrl_c(
+        self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]], given_up: bool
+    ) -> None:
+        store = small_disk.path / "store"
+        run = f"memory-alone-{given_up}"
+        process = start_small_run(folder, run, "--store", str(store), "--durable", "stop")
+        wait_for_steps(folder, run, 3)
+        share_versions(store)
+        small_disk.fill()
+        process.send_signal(signal.SIGINT)
+        assert f"paused: {store} needs at least" in wait_for_line(process, "paused: ")
+        wait_for_line(process, "press Ctrl-C again to end without them")
+        if given_up:
+            process.send_signal(signal.SIGINT)
+        else:
+            small_disk.clear()
+        code, output, error = finish(process, 300)
+        small_disk.clear()
+        assert code == (1 if given_up else 130), error
+        made = len(steps_of(folder, run))
+        if given_up:
+            assert "free some space" in error
+        else:
+            assert f"stopped after step {made} of 60" in output
+        code, output, error = finish(start_small_run(folder, run, "--store", str(store)), 300)
+        assert code == 0, error
+        if given_up:
+            assert f"resuming after step 0 of 60; steps 1 to {made} were in memory alone and are made again" in output
+        else:
+            assert f"resuming after step {made} of 60\n" in output
+        assert steps_of(folder, run) == undisturbed
 
     def test_a_run_that_is_not_to_wait_ends_in_one_line(
         self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]

@@ -26,13 +26,16 @@ TRANSPORTS = [("tcp", 0), ("udp", 0), ("udp", 1)]
 
 
 @contextmanager
-def servers(folder: Path, count: int, transport: str = "tcp", switches: int = 0) -> Iterator[list[NetworkServer]]:
+def servers(
+    folder: Path, count: int, transport: str = "tcp", switches: int = 0, durable: str = "step"
+) -> Iterator[list[NetworkServer]]:
     """Servers over stores of their own, each with switches of its own."""
     with ExitStack() as stack:
         found = []
         for number in range(count):
             store = folder / f"store-{number}"
-            server = stack.enter_context(udp_server(store, WORKERS, transport=transport, switches=switches))
+            wanted = {"transport": transport, "switches": switches, "durable": durable}
+            server = stack.enter_context(udp_server(store, WORKERS, **wanted))
             for switch in range(switches):
                 stack.enter_context(udp_switch(server.url, f"s{switch}"))
             found.append(server)

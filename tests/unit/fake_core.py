@@ -60,7 +60,7 @@ class FakeCore:
 
     def stats(self) -> dict[str, int | None]:
         counts = {name: getattr(self.disk, name) for name in ("step", "attempts", "rolled_back")}
-        return counts | {"loss_scale": None, "good_steps": 0}
+        return counts | {"loss_scale": None, "good_steps": 0, "unwritten": 0}
 
     def allow_worker(self, rank: int, token: bytes) -> None:
         self.allowed[rank] = token
@@ -71,6 +71,13 @@ class FakeCore:
     def worker_left(self, rank: int) -> None:
         if self.groups or self.votes:
             self.fail(WorkerLostError(f"worker {rank} left after step {self.disk.step}"))
+
+    def make_durable(self, at_most_seconds: float) -> bool:
+        return True
+
+    def finish(self, at_most_seconds: float) -> bool:
+        self.fail(ServerError("the server was closed"))
+        return True
 
     def fail_run(self, message: str) -> None:
         self.fail(WorkerLostError(message))

@@ -257,6 +257,7 @@ class FakeSession:
         self.step = 0
         self.attempts = 0
         self.rolled_back = 0
+        self.durable_step = 0
         self.loss_scale = self.store.loss_scale
         self.room = NO_WAIT
         self.segments: dict[int, list[tuple[int, int]]] = {}
@@ -286,6 +287,10 @@ class FakeSession:
         assert self.store.manifest == manifest
         self._endpoint = FakeEndpoint(self.store, self._window_bytes, self._arena_bytes(manifest))
         return fresh
+
+    def wait_durable(self) -> int:
+        self.durable_step = self.step
+        return self.step
 
     def initialised(self) -> None:
         assert self.store.initialised

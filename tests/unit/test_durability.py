@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import luwu
 from luwu.core.durability import CommitPoints, parse_durable
 from luwu.core.errors import ConfigError
 from luwu.store.settings import DiskSettings
@@ -42,6 +45,12 @@ def test_a_text_asks_for_commit_points(text: str, steps: int, seconds: float) ->
 def test_another_value_is_refused_with_what_is_expected(value: object) -> None:
     with pytest.raises(ConfigError, match=r"expected step, a number of steps such as '10 steps'.*or stop; found"):
         parse_durable(value)
+
+
+def test_an_opened_run_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^durable: expected step, .* found '10 stepz'"):
+        luwu.open(tmp_path / "run", durable="10 stepz")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_settings_keep_the_text() -> None:

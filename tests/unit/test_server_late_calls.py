@@ -55,6 +55,9 @@ class Core:
         return {"step": 3, "attempts": 3, "rolled_back": 0, "loss_scale": None, "good_steps": 0}
 
     def failure(self) -> None: ...
+    def finish(self, at_most_seconds: float) -> bool:
+        return True
+
     def close(self) -> None: ...
 
 

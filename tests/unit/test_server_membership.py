@@ -21,6 +21,7 @@ from luwu.core.errors import (
     WorkerLostError,
 )
 from luwu.core.manifest import BlockManifest, Manifest
+from luwu.server.lent import end_core
 from luwu.server.membership import Membership, miss_workers
 
 MANIFEST = Manifest("float32", 1024, (BlockManifest("<root>", True, (), 32),))
@@ -36,9 +37,13 @@ class SlowCore:
         self._through = through
 
     def stats(self) -> dict[str, int]:
+        first = not self._asked.is_set()
         self._asked.set()
-        assert self._through.wait(30)
+        assert not first or self._through.wait(30)
         return {"step": 3}
+
+    def finish(self, at_most_seconds: float) -> bool:
+        return True
 
     def failure(self) -> None:
         return None
@@ -71,7 +76,7 @@ def test_a_server_has_ended_when_close_returns():
     assert cores[0]() is None
     watcher.join()
     closer.join()
-    assert steps == [3] and members.step == 0
+    assert steps == [3] and members.step == 3
 
 
 class KeepingCore:
@@ -230,6 +235,12 @@ class FailingCore:
     initialised = True
     commit = staticmethod(fail)
 
+    def stats(self) -> dict[str, int]:
+        return {}
+
+    def finish(self, at_most_seconds: float) -> bool:
+        return True
+
     def close(self) -> None:
         pass
 
@@ -251,3 +262,47 @@ def test_an_error_that_somebody_keeps_does_not_keep_the_server():
     assert cores[0]() is None
     with pytest.raises(ServerError, match="the server has closed the store"):
         lent.commit()
+
+
+class BusyCore:
+    """A native server that has to put steps on the disk: ``looks`` calls of `finish` are needed."""
+
+    def __init__(self, looks: int, interrupted: bool = False) -> None:
+        self.looks = looks
+        self.interrupted = interrupted
+        self.closed = False
+
+    def stats(self) -> dict[str, int]:
+        return {"unwritten": self.looks}
+
+    def finish(self, at_most_seconds: float) -> bool:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.looks -= 1
+        return self.looks == 0
+
+    def close(self) -> None:
+        self.closed = True
+        if self.looks:
+            raise StoreSpaceError("a step is lost")
+
+
+def test_a_server_ends_when_its_steps_are_on_the_disk():
+    core, seen = BusyCore(3), []
+    end_core(core, lambda stats: seen.append(stats["unwritten"]) is None)
+    assert core.closed
+    assert seen == [2, 1, 0]
+
+
+def test_a_server_that_is_given_up_says_that_a_step_is_lost():
+    core = BusyCore(3)
+    with pytest.raises(StoreSpaceError, match="a step is lost"):
+        end_core(core, lambda stats: stats["unwritten"] > 1)
+    assert core.closed and core.looks == 1
+
+
+def test_ctrl_c_ends_a_server_that_waits_and_what_it_loses_is_logged(caplog):
+    core = BusyCore(3, interrupted=True)
+    with pytest.raises(KeyboardInterrupt):
+        end_core(core, lambda stats: True)
+    assert core.closed and "a step is lost" in caplog.text

@@ -151,6 +151,17 @@ def test_closure():
     assert session.step == 1
 
 
+def test_a_step_waits_for_the_disk_where_it_is_asked_to():
+    model, session = parallel()
+    optimizer = AdamW(model)
+    for wait, durable in (("answer", 0), ("durable", 2)):
+        loss_of(model, 0).backward()
+        optimizer.step(wait=wait)
+        assert session.durable_step == durable
+    with pytest.raises(ConfigError, match="wait: expected answer or durable, found 'disk'"):
+        optimizer.step(wait="disk")
+
+
 def with_dropout(model: nn.Module) -> Tensor:
     return nn.functional.dropout(torch.ones(64), 0.5).sum() * loss_of(model, 0)
 

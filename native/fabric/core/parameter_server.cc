@@ -134,12 +134,15 @@ std::uint64_t ParameterServer::take_snapshot() {
     return store::take_snapshot(seen, true);
 }
 
-pipeline::SnapshotStats ParameterServer::snapshot_stats() const {
-    return keeper_ ? keeper_->stats() : pipeline::SnapshotStats{};
+ServerStats ParameterServer::stats() const {
+    return {pipeline_->stats(), keeper_ ? keeper_->stats() : pipeline::SnapshotStats{}};
 }
+
+bool ParameterServer::make_durable(std::chrono::milliseconds at_most) { return pipeline_->make_durable(at_most); }
 
 void ParameterServer::close() {
     fail(pipeline::server_closed());
+    pipeline_->stop_waiting_for_room();
     if (const auto error = pipeline_->wait_until_written()) throw *error;
 }
 

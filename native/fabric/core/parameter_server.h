@@ -41,6 +41,10 @@ struct ServerSettings {
     std::optional<std::chrono::nanoseconds> commit_after;  // as the pipeline's
 };
 
+struct ServerStats : pipeline::PipelineStats {
+    pipeline::SnapshotStats snapshots;
+};
+
 // Every function may be called from any thread. Replies come with the pipeline's lock held, see pipeline/pipeline.h.
 class ParameterServer {
   public:
@@ -88,11 +92,14 @@ class ParameterServer {
     std::uint64_t take_snapshot();
 
     void fail(const Error& error) { pipeline_->fail(error); }
-    // Fails, and returns when every step that was answered is on the disk. Throws the store's error where one is lost.
+    // Returns true once the last step that was answered is on the disk, commit point or not; false: that takes longer.
+    // Throws the store's error where it cannot get there.
+    [[nodiscard]] bool make_durable(std::chrono::milliseconds at_most);
+    // Fails, and returns when every step that was answered is on the disk, without a wait for room there. Throws the
+    // store's error where one is lost.
     void close();
     [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
-    [[nodiscard]] pipeline::PipelineStats stats() const { return pipeline_->stats(); }
-    [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const;
+    [[nodiscard]] ServerStats stats() const;
     // The engine of reads and writes, and if they go past the page cache.
     [[nodiscard]] std::pair<const char*, bool> io() const { return {pipeline_->io_name(), store_.direct()}; }
 

@@ -21,7 +21,8 @@ def server(
     """Serve a store to workers on other machines, until SIGTERM or Ctrl-C.
 
     Prints the URL that workers connect to; the log goes to standard error. When all workers have left, or one was lost,
-    the next set may join and continues at the last commit.
+    the next set may join and continues at the last commit. A server that is stopped puts what its memory has on the
+    disk first; where that waits for room, a second signal gives it up.
 
     Exit status: 0 stopped by a signal, 1 it could not listen or use its folders, 2 settings that cannot work.
     """
@@ -42,9 +43,15 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
     settings = build(ServerFile, read_toml(config) if config else {}, flags)
     wanted = settings.server
     credentials, log = prepare(wanted, "luwu.server")
-    with NetworkServer(wanted, credentials, settings.timeouts) as network:
+
+    def told_again() -> bool:
+        return not signal.sigpending().isdisjoint(SIGNALS)
+
+    with NetworkServer(wanted, credentials, settings.timeouts, gives_up=told_again) as network:
         workers = f"{wanted.min_workers}-{wanted.workers}" if wanted.min_workers else str(wanted.workers)
-        log.info("serves %s stores=%s workers=%s", network.url, ",".join(wanted.stores), workers)
+        log.info(
+            "serves %s stores=%s workers=%s durable=%r", network.url, ",".join(wanted.stores), workers, wanted.durable
+        )
         if url_file is not None:
             replace_text(url_file, f"{network.url}\n")
         sys.stdout.write(f"{network.url}\n")

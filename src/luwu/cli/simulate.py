@@ -35,6 +35,8 @@ def simulate(
     """
     import json
 
+    from luwu.core.durability import EACH_STEP
+    from luwu.core.errors import ConfigError
     from luwu.plan.requests import make_request, one_of
     from luwu.plan.simulation.output import as_json as describe
     from luwu.plan.simulation.output import draw_timeline, write_trace
@@ -42,6 +44,8 @@ def simulate(
 
     scenario = given.pop("scenario")
     request = make_request(Choices.of(given | {"network": {"aggregation": "switch"}}))
+    if request.settings.run.commit_points != EACH_STEP:
+        raise ConfigError("durable: expected step, the only one that is simulated; leave it out, or use luwu plan")
     one_of("order", scenario.get("order", ORDERS[0]), ORDERS)
     played = simulate(request, Scenario(**scenario))
     if trace is not None:

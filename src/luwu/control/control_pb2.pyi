@@ -363,6 +363,18 @@ class SnapshotReply(_message.Message):
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
 
+class MakeDurableRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MakeDurableReply(_message.Message):
+    __slots__ = ("done", "step")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    done: bool
+    step: int
+    def __init__(self, done: bool = ..., step: _Optional[int] = ...) -> None: ...
+
 class ReportRequest(_message.Message):
     __slots__ = ("report",)
     REPORT_FIELD_NUMBER: _ClassVar[int]

@@ -94,6 +94,11 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.SnapshotReply.FromString,
                 _registered_method=True)
+        self.MakeDurable = channel.unary_unary(
+                '/luwu.control.v1.Control/MakeDurable',
+                request_serializer=luwu_dot_control_dot_control__pb2.MakeDurableRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.MakeDurableReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/luwu.control.v1.Control/Report',
                 request_serializer=luwu_dot_control_dot_control__pb2.ReportRequest.SerializeToString,
@@ -207,6 +212,14 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MakeDurable(self, request, context):
+        """Puts the last step that was answered on the disk, whether it is a commit point or not. A worker asks all of several
+        servers, again and again until all have done it. A server may leave it unimplemented.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Report(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -306,6 +319,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=luwu_dot_control_dot_control__pb2.SnapshotRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.SnapshotReply.SerializeToString,
+            ),
+            'MakeDurable': grpc.unary_unary_rpc_method_handler(
+                    servicer.MakeDurable,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.MakeDurableRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.MakeDurableReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -657,6 +675,33 @@ class Control(object):
             '/luwu.control.v1.Control/Snapshot',
             luwu_dot_control_dot_control__pb2.SnapshotRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.SnapshotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MakeDurable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/MakeDurable',
+            luwu_dot_control_dot_control__pb2.MakeDurableRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.MakeDurableReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,8 +29,12 @@ class CommitPoints(NamedTuple):
 EACH_STEP = CommitPoints()
 
 
-def parse_durable(value: object) -> CommitPoints:
+def parse_durable(value: object, name: str = "") -> CommitPoints:
     """Return the commit points that a text asks for: ``step``, ``10 steps``, ``5 min`` or ``stop``.
+
+    Args:
+        value: the text.
+        name: begins an error's message, as in ``durable: expected``.
 
     Raises:
         ConfigError: the text is none of these, or its number is not in range.
@@ -48,7 +52,7 @@ def parse_durable(value: object) -> CommitPoints:
         if 0 < (seconds := float(number) * SECONDS_OF.get(unit, 0)) <= LONGEST_SECONDS:
             return CommitPoints(0, seconds)
     raise ConfigError(
-        "expected step, a number of steps such as '10 steps', a time such as '30 s', '5 min' or '2 h', or stop; "
+        f"{name}expected step, a number of steps such as '10 steps', a time such as '30 s', '5 min' or '2 h', or stop; "
         f"found {shown(value)}"
     )
 

@@ -182,6 +182,10 @@ class WorkerSession(Protocol):
         """
         ...
 
+    def wait_durable(self) -> int:
+        """Return when the last step that was answered is on the disk; return that step."""
+        ...
+
     def initialised(self) -> None:
         """Tell the server, on rank 0, that the first values are committed."""
         ...
@@ -258,4 +262,8 @@ class StepDriver(Protocol):
 
     def drop_gradients(self) -> None:
         """Roll back an attempt whose backward has run."""
+        ...
+
+    def wait_durable(self) -> None:
+        """Return when the last step that was answered is on the disk."""
         ...

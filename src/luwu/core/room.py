@@ -169,10 +169,16 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 class RoomWatch:
-    """Reports each pause once, and its end. Call `look` again and again."""
+    """Reports each pause once, and its end. Call `look` again and again.
 
-    def __init__(self, say: SayRoom) -> None:
+    Args:
+        say: called when a pause begins and ends.
+        gives_up: tells whether somebody wants the wait for room at a server's end to be given up.
+    """
+
+    def __init__(self, say: SayRoom, gives_up: Callable[[], bool] = lambda: False) -> None:
         self._say = say
+        self._gives_up = gives_up
         self._last: RoomWait | None = None
 
     def look(self, stats: Mapping[str, Any]) -> None:
@@ -182,3 +188,8 @@ class RoomWatch:
         if wait != self._last:
             self._last = wait
             self._say(wait)
+
+    def goes_on(self, stats: Mapping[str, Any]) -> bool:
+        """Look, and return False if a server that ends waits for room, and the wait is given up."""
+        self.look(stats)
+        return self._last is None or not self._gives_up()

@@ -19,7 +19,6 @@ from luwu.control.timeouts import PATIENCE_SECONDS
 from luwu.control.waiting import until
 from luwu.core.errors import ServerError
 from luwu.core.room import Room, RoomWait, WaitStoppedError
-from luwu.core.words import counted
 from luwu.data.corpus import Corpus
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
@@ -35,6 +34,8 @@ from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
 from luwu.launch.settings import Settings
+from luwu.launch.stages import Stages
+from luwu.launch.start_words import size_words, step_words
 from luwu.launch.words import checked_report
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepRecord, StepReport
@@ -99,7 +100,7 @@ class LocalRun:
         self._reports: queue.Queue[tuple[int, Report]] = queue.Queue(REPORTS_WAITING * settings.run.workers)
         self._over = threading.Event()
         self._paused: set[int] = set()
-        self._stage = ("", "")
+        self._stages = Stages(display)
         self._results: dict[int, Report] = {}
         self.begun = False
         self._restarts = restarts or Restarts(settings.run.restarts)
@@ -112,7 +113,7 @@ class LocalRun:
             "start": self._on_start,
             "step": self._on_step,
             "say": lambda rank, report: None if rank else self._display.say(report["text"]),
-            "stage": lambda rank, report: self._show_stage(report["text"], report["detail"]),
+            "stage": lambda rank, report: self._stages.show(report["text"], report["detail"]),
             "room": self._on_room,
             "stopped": lambda rank, report: self.outcome.stop(),
             "validated": self._on_validated,
@@ -130,20 +131,28 @@ class LocalRun:
             LuwuError: what a worker or the server failed with; the run stands at its last commit.
         """
         counting = Interrupts() if interrupts is None else nullcontext(interrupts)
-        with counting as interrupts, self._serve() as server:
-            self._server = server
-            wait_seconds = self._settings.run.disk_full_wait_seconds
-            self._room = Room(wait_seconds, self._show_room, lambda: interrupts.count > 0)
-            try:
-                self._run(interrupts)
-            except WaitStoppedError:
-                self.outcome.stopped = True
-            finally:
-                self._over.set()
+        with counting as interrupts:
+            with self._serve(interrupts) as server:
+                self._server = server
+                wait_seconds = self._settings.run.disk_full_wait_seconds
+                self._room = Room(wait_seconds, self._stages.show_room, lambda: interrupts.count > 0)
+                try:
+                    self._run(interrupts)
+                except WaitStoppedError:
+                    self.outcome.stopped = True
+                finally:
+                    self._begin_close(interrupts)
             self.outcome.bytes_written = int(self._server.stats().get("bytes_written", 0))
             if self.outcome.stopped:
                 self.outcome.step = self._step_of_store(self.outcome.step)
         return self.outcome
+
+    def _begin_close(self, interrupts: Interrupts) -> None:
+        """Take no more reports, and show that the server, which is closed next, puts its last steps on the disk."""
+        self._interrupts_before_close = interrupts.count
+        self._over.set()
+        if self._server.stats().get("unwritten", 0) > 1:
+            self._stages.show("putting the last steps on the disk")
 
     def _step_of_store(self, otherwise: int) -> int:
         """Return the run's step by its store, which may be ahead of the reports; `otherwise` if it is elsewhere."""
@@ -152,9 +161,9 @@ class LocalRun:
 
     def _run(self, interrupts: Interrupts) -> None:
         self._write_job()
-        self._show_stage("reading the text")
+        self._stages.show("reading the text")
         self.outcome.corpus = prepare_corpus(
-            self._folder, self._show_reading, lambda: interrupts.count > 0, self._show_room, self._room
+            self._folder, self._show_reading, lambda: interrupts.count > 0, self._stages.show_room, self._room
         )
         if self.outcome.corpus is None:
             self.outcome.stopped = True
@@ -168,7 +177,7 @@ class LocalRun:
         finally:
             self._metrics.close()
 
-    def _serve(self) -> LocalServer | ServerElsewhere:
+    def _serve(self, interrupts: Interrupts) -> LocalServer | ServerElsewhere:
         run = self._settings.run
         if self._remote is not None:
             return ServerElsewhere(self._folder.path)
@@ -182,11 +191,12 @@ class LocalRun:
             on_open=self._on_open,
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             commit_points=run.commit_points,
-            on_room=room_reporter(partial(self._queue, SERVER)),
+            on_room=self._on_room_of_server,
             on_slow=self._say_soon,
             patience=Patience(
                 WORKER_RETURN_SECONDS if run.restarts else 0.0, run.step_deadline_seconds, self._restarts.note_overdue
             ),
+            gives_up=lambda: self._over.is_set() and interrupts.count > self._interrupts_before_close,
         )
 
     def _make_claim(self, corpus: Corpus) -> None:
@@ -232,23 +242,11 @@ class LocalRun:
             self._room.retry(partial(make_room, path), path)
 
     def _show_reading(self, done: float, total: float) -> None:
-        self._show_stage("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
-
-    def _show_stage(self, text: str, detail: str = "") -> None:
-        self._stage = (text, detail)
-        self._display.stage(text, detail)
-
-    def _show_room(self, wait: RoomWait | None) -> None:
-        """Show that a full disk pauses the run, and that it goes on."""
-        self._display.say("there is room again; it goes on" if wait is None else str(wait))
-        if wait is None:
-            self._display.stage(*self._stage)
-        else:
-            self._display.stage("paused: a disk is full")
+        self._stages.show("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
 
     def _supervise(self, interrupts: Interrupts) -> None:
         self._job.stop_path.unlink(missing_ok=True)
-        self._show_stage("starting workers")
+        self._stages.show("starting workers")
         workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue, self._room)
         asked = False
         try:
@@ -263,7 +261,7 @@ class LocalRun:
                     return
                 if interrupts.count and not asked:
                     asked = True
-                    self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
+                    self._stages.show("stopping at the next commit; press Ctrl-C again to stop at once")
                     workers.ask_to_stop()
             if workers.failed():
                 self._fail(workers, interrupts)
@@ -281,7 +279,7 @@ class LocalRun:
             if waited >= PATIENCE_SECONDS and not said:
                 said = True
                 left = until(round(GRACE_SECONDS - waited))
-                self._show_stage(f"a worker has ended; waiting for the others {left}")
+                self._stages.show(f"a worker has ended; waiting for the others {left}")
             self._take_reports()
         self.ended, error = workers.failed(), workers.error()
         if not interrupts.count or not ended_from_outside(self.ended):
@@ -324,25 +322,17 @@ class LocalRun:
         self._folder.save_settings(self._settings, self._room)
         self._resume_metrics(report)
         self._meter.rolled_back = report["rolled_back"]
-        self.outcome.step = report["step"]
-        steps, corpus = self._settings.run.steps, self.outcome.corpus
-        assert corpus is not None
-        self._display.say(
-            f"{report['parameters']:,} parameters, {counted(self._settings.run.workers, 'worker')}, "
-            f"{corpus.train_tokens:,} {corpus.unit}s of {corpus.name}"
-        )
-        if corpus.blank:
-            self._display.say(f"{corpus.blank:,} of {corpus.documents:,} documents had no text and were left out")
-        self._training = report["step"] < steps
-        if not self._training:
-            self._display.say(
-                f"this run is complete: {report['step']} of {steps} steps (a larger --steps goes on); evaluating again"
-            )
-        elif report["step"]:
-            self._display.say(f"resuming after step {report['step']} of {steps}")
-        elif self._why_this_rate:
+        run, made, step = self._settings.run, self.outcome.step, report["step"]
+        self.outcome.step = step
+        self._training = step < run.steps
+        assert self.outcome.corpus is not None
+        for text in size_words(report["parameters"], run.workers, self.outcome.corpus):
+            self._display.say(text)
+        for text in step_words(step, made, run, server_here=self._remote is None):
+            self._display.say(text)
+        if not step and self._why_this_rate:
             self._display.say(self._why_this_rate)
-        self._show_stage("training" if self._training else "evaluating")
+        self._stages.show("training" if self._training else "evaluating")
 
     def _resume_metrics(self, start: Report) -> None:
         """Make the rows agree with a worker's counts when it started."""
@@ -382,13 +372,22 @@ class LocalRun:
             self._display.say(f"{failure}; training goes on")
         self._snapshot_failure = failure
 
+    def _on_room_of_server(self, wait: RoomWait | None) -> None:
+        """Report, or show at once while the server closes, that it waits for room; called in a thread of the server."""
+        if not self._over.is_set():
+            room_reporter(partial(self._queue, SERVER))(wait)
+            return
+        self._stages.show_room(wait)
+        if wait is not None:
+            self._display.say("steps that are in memory alone wait for it; press Ctrl-C again to end without them")
+
     def _on_room(self, rank: int, report: Report) -> None:
         wait = room_wait(dict(report))
         (self._paused.discard if wait is None else self._paused.add)(rank)
-        self._show_room(wait)
+        self._stages.show_room(wait)
 
     def _conclude(self) -> None:
-        self._show_stage("stopped" if self.outcome.stopped else "done")
+        self._stages.show("stopped" if self.outcome.stopped else "done")
         if self.outcome.stopped:
             return
         results = [self._results[rank] for rank in sorted(self._results)]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from luwu.control.address import HostPort, parse_url
@@ -36,7 +36,7 @@ SIGNAL_BEFORE_THE_END = signal.SIGUSR1
 SERVER_STEP = "luwu-server"
 ANSWER_SECONDS = 5.0
 END_SECONDS = 60.0
-"""Seconds that the steps have to end after SIGTERM. Those of a lost node never do."""
+"""Seconds that the steps have to end after SIGTERM. Those of a lost node never do; the server may take longer."""
 
 GUARD_SECONDS = 30.0
 """Pause before another guard, where one has ended."""
@@ -127,7 +127,7 @@ class SlurmRun:
                     why = end.why or "all workers have finished"
                     log.log(logging.ERROR if end.status else logging.INFO, "%s; ends the other steps", why)
             finally:
-                self._end_steps(server)
+                self._end_steps(server, job.server_node)
         if isinstance(end, Finish):
             return end.status
         self._slurm.requeue()
@@ -219,16 +219,14 @@ class SlurmRun:
         threading.Thread(target=watch, name="luwu-guard", daemon=True).start()
         return []
 
-    def _end_steps(self, server: subprocess.Popen[str]) -> None:
+    def _end_steps(self, server: subprocess.Popen[str], server_node: str) -> None:
         others = [*self._workers.values(), *self._guards]
         for step in others:
             step.terminate()
         self._slurm.terminate(SERVER_STEP)
-        for step in (*others, server):
-            try:
-                step.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                step.kill()
+        for step in others:
+            end_step(step, END_SECONDS)
+        end_step(server, END_SECONDS, lambda: server_node in self._slurm.nodes())
 
     @contextmanager
     def _told_of_signals(self) -> Iterator[None]:
@@ -253,3 +251,25 @@ def status_of(step: subprocess.Popen[str]) -> int:
     """Wait for a step; return its exit status as a shell gives it."""
     status = step.wait()
     return 128 - status if status < 0 else status
+
+
+def end_step(step: subprocess.Popen[str], seconds: float, may_go_on: Callable[[], bool] = lambda: False) -> None:
+    """Wait for the end of a step that was told to stop.
+
+    Args:
+        step: the step's process.
+        seconds: time after which the step is killed, unless it may go on.
+        may_go_on: tells that the step is to have as much time again: a server puts on the disk what its memory has.
+    """
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            step.wait(seconds)
+            return
+        try:
+            goes_on = may_go_on()
+        except ServerError:  # Slurm's controller may be away for a while
+            goes_on = True
+        if not goes_on:
+            step.kill()
+            return
+        log.info("the server still puts its last steps on the disk")

@@ -142,7 +142,8 @@ def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
     if last.loss_scale is not None:
         shown.append(("loss scale", f"{last.loss_scale:g}"))
     if (at_stake := server.get("unwritten", 0)) > 1:
-        shown.append(("on the disk", f"{at_stake:,} steps ago, {server['since_commit_seconds']:.0f} s"))
+        durable = f"step {server['step'] - at_stake:,}, {server['since_commit_seconds']:.0f} s ago"
+        shown.append(("last on the disk", durable))
     if meter.rolled_back:
         shown.append(("rolled back", str(meter.rolled_back)))
     return shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Literal, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from luwu.core.errors import AttemptVoidError, ConfigError, NonFiniteError
 from luwu.core.protocols import HyperParameters, StepDriver
 from luwu.optim.groups import driver_of, driver_of_groups, segments_of
 from luwu.optim.random_state import RandomState
+
+Wait = Literal["answer", "durable"]
+"""Ways of `StoreOptimizer.step` to wait: for the server's answer, or for that and the disk."""
 
 ParameterGroups = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -30,6 +33,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     blocks backward is ``optim.scale(loss).backward()``. State is in the store and so not in ``state_dict()``. With
     ``max_grad_norm`` `step` may return before the step is on the disk: the next one waits for that. It may, too, where
     the server's ``durable`` is not ``step``: then the next one waits after a commit point alone.
+    ``step(wait="durable")`` waits for the disk in any case.
 
     A subclass names its ``kind`` for the server and the store's manifest, the ``order`` in which the server's
     part takes a group's settings, and the ``states`` that the store keeps of each parameter, in the order of its
@@ -144,17 +148,18 @@ class StoreOptimizer(torch.optim.Optimizer):
                 raise ConfigError(f"{name} {where}: expected a finite number from 0, found {group[name]}")
 
     @overload
-    def step(self, closure: None = None) -> None: ...
+    def step(self, closure: None = None, *, wait: Wait = "answer") -> None: ...
 
     @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float], *, wait: Wait = "answer") -> float: ...
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None, *, wait: Wait = "answer") -> float | None:
         """Wait until the server has committed the step, or rolled it back.
 
         Args:
             closure: runs forward and backward on one batch, and returns the loss. When a worker of the run is lost in
                 this attempt, it is called again, with torch's random numbers as they were at its first call.
+            wait: ``durable`` waits, too, until the step is on the disk, as `Session.wait_durable` does.
 
         Raises:
             AttemptVoidError: a worker was lost in this attempt, and there is no closure: run the same batch again.
@@ -162,6 +167,8 @@ class StoreOptimizer(torch.optim.Optimizer):
             NonFiniteError: ``max_skipped`` steps in a row were rolled back.
         """
         assert self._driver is not None
+        if wait not in get_args(Wait):
+            raise ConfigError(f"wait: expected answer or durable, found {wait!r}")
         if closure is None:
             loss, scale = None, self._driver.loss_scale
             self.last_step_committed = self._driver.commit()
@@ -177,6 +184,8 @@ class StoreOptimizer(torch.optim.Optimizer):
                 f"gradients: expected finite values, found others in {self._skipped} steps in a row, all rolled back; "
                 "the store is at the last good step: lower the learning rate, or look at the data of these steps"
             )
+        if wait == "durable":
+            self._driver.wait_durable()
         return loss
 
     def _step_with(self, closure: Callable[[], float]) -> tuple[float, float]:

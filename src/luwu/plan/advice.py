@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import FP32_SLOWDOWN
+from luwu.plan.durability import traffic_of
 from luwu.plan.hiding import Compute, Needs, Thresholds, offload_ratio, thresholds
-from luwu.plan.luwu_step import MemorySeconds, Traffic, update_seconds
+from luwu.plan.luwu_step import ServerWork, Traffic
 from luwu.plan.memory import luwu_worker
-from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of, with_rows
+from luwu.plan.planning import Plan, Request, make_plan, variant_of, with_rows
 
 SETTLED = 64
 """Number of batches that are tried before the search gives up: a larger batch leaves less memory to keep states in."""
@@ -72,19 +74,23 @@ def thresholds_of(plan: Plan) -> Thresholds:
     size, variant = float(request.model.parameters), variant_of(request)
     copy = variant.parameter_bytes / cluster.gpu.host_rate
     network = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
-    disk, server = disk_traffic(plan.server), cluster.server
-    read = disk.parameters_read_backward + disk.states_read
-    memory = MemorySeconds.of(cluster, size, variant.parameter_bytes).backward  # its forward needs fewer tokens
+    work = ServerWork.of(cluster, size, traffic_of(plan.server, plan.commits.records_bytes), variant)
     return thresholds(
         compute_of(request),
         Needs(
             down=max(copy, network.pull_seconds / size),
             up=max(copy, network.push_seconds / size),
-            update=max(memory, update_seconds(cluster, size)) / size,
-            disk_forward=server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers / size,
-            disk_backward=server.disk_seconds(read, disk.written) / cluster.servers / size,
+            update=_updating(work.backward) / size,
+            update_forward=_updating(work.forward) / size,
+            disk_forward=work.forward["disk"] / size,
+            disk_backward=work.backward["disk"] / size,
+            disk_late=work.late_writes / size,
         ),
     )
+
+
+def _updating(parts: Mapping[str, float]) -> float:
+    return max(parts["server memory"], parts.get("update", 0.0))
 
 
 def offload_shares(plan: Plan) -> tuple[float, float]:

@@ -94,6 +94,8 @@ class RunChoices(Group):
     """bfloat16, float16 or float32"""
     optimizer: str = "adamw"
     """optimizer, as in luwu train"""
+    durable: Annotated[str, ELSEWHERE] = "step"
+    """steps put on the disk, as in luwu train: step, '10 steps', '5 min' or stop"""
     checkpoint: Annotated[bool, Flag(default="yes")] = True
     """recompute activations in backward"""
     offload: Annotated[bool, Flag(default="yes")] = True

@@ -13,6 +13,9 @@ token). Attention and everything but matrix products are left out: they only mak
 | update, R parameters/s | backward, where gradients are | 1/R | T >= F/6R |
 | disk: 2 bytes read in forward; 14 read and 14 written in backward, less what stays in memory | each | - | the larger |
 
+Where not every step is a commit point (`--durable`), updates and what the disk reads for them are beside the next
+step's forward instead, and what it writes is beside all of that step.
+
 The bytes on the disk are those of arXiv 2409.00918. F/2B is a bound: below it no order of copies is hidden, because
 there is more to copy than time to compute. From F/B on two buffers are enough. Between them a part of the blocks must
 be on the GPU before forward begins, and it cannot be there before the last step's updates.
@@ -59,9 +62,11 @@ class Needs:
     Attributes:
         down: seconds of one pull to one worker.
         up: seconds of its push.
-        update: seconds of the server's update, memory traffic included.
+        update: seconds of the server's work in backward, memory traffic included.
         disk_forward: seconds of the disk in forward.
         disk_backward: seconds of the disk in backward, reads and writes together.
+        update_forward: seconds of the server's work in forward, where updates settle then.
+        disk_late: seconds of the disk in forward or backward.
     """
 
     down: float
@@ -69,6 +74,13 @@ class Needs:
     update: float
     disk_forward: float
     disk_backward: float
+    update_forward: float = 0.0
+    disk_late: float = 0.0
+
+    @property
+    def disk(self) -> float:
+        """Seconds of the disk in the whole step."""
+        return self.disk_forward + self.disk_backward + self.disk_late
 
 
 @dataclass(frozen=True)
@@ -121,8 +133,12 @@ def thresholds(compute: Compute, needs: Needs) -> Thresholds:
         pull=compute.tokens(needs.down, FORWARD_FLOP),
         backward=compute.tokens(max(needs.down, needs.up), backward),
         average=compute.tokens(max(2 * needs.down, needs.up), FORWARD_FLOP + backward),
-        server=compute.tokens(needs.update, backward),
-        disk=max(compute.tokens(needs.disk_forward, FORWARD_FLOP), compute.tokens(needs.disk_backward, backward)),
+        server=max(compute.tokens(needs.update, backward), compute.tokens(needs.update_forward, FORWARD_FLOP)),
+        disk=max(
+            compute.tokens(needs.disk_forward, FORWARD_FLOP),
+            compute.tokens(needs.disk_backward, backward),
+            compute.tokens(needs.disk, FORWARD_FLOP + backward),
+        ),
     )
 
 

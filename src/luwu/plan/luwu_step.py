@@ -19,12 +19,16 @@ from luwu.plan.steps import PhaseTime, StepTime
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Bytes that a step moves between the servers' disks and memory, over all servers."""
+    """Bytes that a step moves between the servers' disks and memory, over all servers.
+
+    ``written``: of records. ``kept``: of gradients that are written in backward and read with the states.
+    """
 
     parameters_read_forward: float
     parameters_read_backward: float
     states_read: float
     written: float
+    kept: float = 0.0
 
     @classmethod
     def everything(cls, parameters: float, parameter_bytes: int = 2, state_bytes: int = 12) -> OnDisk:
@@ -40,6 +44,7 @@ class Variant:
     ``inputs_bytes``: of layers' inputs that a worker keeps in its host's memory from forward to backward.
     ``driver``: gpu, where kernels on the GPU push and pull one after the other, instead of a network card.
     ``colocated``: the server's share lies on the workers, whose links carry its traffic, too.
+    ``settles``: gradients are kept until the step is decided, and its updates run beside the next step's forward.
     """
 
     parameter_bytes: int = 2
@@ -50,6 +55,7 @@ class Variant:
     inputs_bytes: float = 0.0
     driver: Literal["nic", "gpu"] = "nic"
     colocated: bool = False
+    settles: bool = False
 
 
 def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, variant: Variant | None = None) -> StepTime:
@@ -65,30 +71,72 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
     traffic = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
     copies = Copies.of(cluster, size * variant.parameter_bytes, variant.inputs_bytes)
     network = not cluster.one_machine
-    server, memory = cluster.server, MemorySeconds.of(cluster, size, variant.parameter_bytes)
+    work = ServerWork.of(cluster, size, disk, variant)
     forward = {
         "compute": compute["forward"],
         **({"pull": traffic.pull_seconds} if network else {}),
         "copy": copies.forward,
-        "disk": server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers,
-        "server memory": memory.forward,
+        **work.forward,
     }
-    read = disk.parameters_read_backward + disk.states_read
     backward = {
         "compute": compute["backward"],
         **({"pull": traffic.pull_seconds, "push": traffic.push_seconds} if network else {}),
         "copy": copies.backward,
-        "disk": server.disk_seconds(read, disk.written) / cluster.servers,
-        "server memory": memory.backward,
-        "update": update_seconds(cluster, size),
+        **work.backward,
     }
+    _spread(work.late_writes, forward, backward)
+    share = model.layer_size / model.parameters
     phases = (
-        PhaseTime("first block", _first_block(model, traffic, disk, cluster), {"pull": 0.0}),
+        PhaseTime("first block", share * max(traffic.pull_seconds, work.before_first_block), {"pull": 0.0}),
         PhaseTime("forward", _phase_seconds(forward, variant), forward),
         PhaseTime("backward", _phase_seconds(backward, variant), backward),
-        PhaseTime("last update", _last_update(model, traffic, disk, cluster), {"push": 0.0}),
+        PhaseTime("last update", share * (traffic.push_seconds + work.after_last_push), {"push": 0.0}),
     )
     return StepTime("luwu", rows, phases, traffic.link_bytes)
+
+
+@dataclass(frozen=True)
+class ServerWork:
+    """Seconds of the servers' parts for a whole model.
+
+    Attributes:
+        forward, backward: by part and phase.
+        before_first_block: until the first block is there; the root was pulled at the end of the last step.
+        after_last_push: from a block's push to the answer. The states of the last block were read ahead.
+        late_writes: of the disk, beside the forward or the backward.
+    """
+
+    forward: dict[str, float]
+    backward: dict[str, float]
+    before_first_block: float
+    after_last_push: float
+    late_writes: float = 0.0
+
+    @classmethod
+    def of(cls, cluster: Cluster, parameters: float, disk: OnDisk, variant: Variant) -> ServerWork:
+        """Return the work of updates in backward, or of those that settle beside the next step's forward."""
+
+        def on_disk(read: float, written: float) -> float:
+            return cluster.server.disk_seconds(read, written) / cluster.servers
+
+        memory = MemorySeconds.of(cluster, parameters, variant.parameter_bytes)
+        update = update_seconds(cluster, parameters)
+        if variant.settles:
+            first = disk.parameters_read_forward + disk.states_read + disk.kept
+            return cls(
+                {"disk": on_disk(first, 0), "server memory": memory.settling, "update": update},
+                {"disk": on_disk(disk.parameters_read_backward, disk.kept), "server memory": memory.keeping},
+                before_first_block=on_disk(first, 0) + update,
+                after_last_push=0.0,
+                late_writes=on_disk(first, disk.written) - on_disk(first, 0),
+            )
+        read = disk.parameters_read_backward + disk.states_read
+        return cls(
+            {"disk": on_disk(disk.parameters_read_forward, 0), "server memory": memory.forward},
+            {"disk": on_disk(read, disk.written), "server memory": memory.backward, "update": update},
+            before_first_block=on_disk(disk.parameters_read_forward, 0),
+            after_last_push=on_disk(0, disk.written),
+        )
 
 
 @dataclass(frozen=True)
@@ -113,22 +161,32 @@ class Copies:
 
 @dataclass(frozen=True)
 class MemorySeconds:
-    """Seconds of the servers' memory for a whole model; by phase."""
+    """Seconds of the servers' memory for a whole model; by phase.
+
+    ``settling`` and ``keeping`` are those of forward and backward where gradients are kept until the step is decided.
+    """
 
     forward: float
     backward: float
+    settling: float
+    keeping: float
 
     @classmethod
     def of(cls, cluster: Cluster, parameters: float, element_bytes: int) -> MemorySeconds:
         """Return the time of the published traffic.
 
-        Each further worker of a machine adds its pulls, and its pushes twice.
+        Each further worker of a machine adds its pulls, and its pushes twice. A kept gradient is written and read once
+        more.
         """
         rate = cluster.server.memory_rate * HOST_MEMORY_SHARE.value * cluster.servers
         others = cluster.workers - 1 if cluster.one_machine else 0
+        pulls = FORWARD_MEMORY_BYTES.value + others * element_bytes
+        pushes = (1 + 2 * others) * element_bytes
         return cls(
-            (FORWARD_MEMORY_BYTES.value + others * element_bytes) * parameters / rate,
+            pulls * parameters / rate,
             (UPDATE_MEMORY_BYTES.value + others * 3 * element_bytes) * parameters / rate,
+            (pulls + UPDATE_MEMORY_BYTES.value) * parameters / rate,
+            (pulls + pushes + element_bytes) * parameters / rate,
         )
 
 
@@ -189,6 +247,13 @@ class Traffic:
         )
 
 
+def _spread(late_writes: float, forward: dict[str, float], backward: dict[str, float]) -> None:
+    """Add writes that may go on until the step's end: beside the forward if that takes longer, then the backward."""
+    beside = min(late_writes, max(forward.values()) - forward["disk"])
+    forward["disk"] += beside
+    backward["disk"] += late_writes - beside
+
+
 def _phase_seconds(parts: dict[str, float], variant: Variant) -> float:
     if variant.driver == "nic":
         return max(parts.values())
@@ -196,20 +261,3 @@ def _phase_seconds(parts: dict[str, float], variant: Variant) -> float:
     seconds = parts["pull"] + parts.get("push", 0.0)
     others = max(seconds for name, seconds in parts.items() if name not in ("compute", "pull", "push"))
     return max(beside_compute(parts["compute"], Transfer(seconds, seconds)), others)
-
-
-def _first_block(model: ModelShape, traffic: Traffic, disk: OnDisk, cluster: Cluster) -> float:
-    """Return the seconds until the first layer is there; the root was pulled at the end of the last step."""
-    share = model.layer_size / model.parameters
-    read = cluster.server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers
-    return share * max(traffic.pull_seconds, read)
-
-
-def _last_update(model: ModelShape, traffic: Traffic, disk: OnDisk, cluster: Cluster) -> float:
-    """Return the seconds from the last gradient to the commit: push, update and write of the last layer.
-
-    Its states were read ahead.
-    """
-    share = model.layer_size / model.parameters
-    written = cluster.server.disk_seconds(0, disk.written) / cluster.servers
-    return share * (traffic.push_seconds + written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from luwu.core.durability import EACH_STEP
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import format_size
 from luwu.core.units import bytes_text
@@ -13,7 +14,8 @@ from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import Cost, cost_of
-from luwu.plan.luwu_step import OnDisk, Variant, step_time
+from luwu.plan.durability import CommitSteps
+from luwu.plan.luwu_step import Variant, step_time
 from luwu.plan.machines import MEBIBYTE, memory_beside_server, whole_mebibytes
 from luwu.plan.memory import WorkerMemory, luwu_worker
 from luwu.plan.networks import Topology
@@ -72,7 +74,7 @@ class Plan:
     request: Request
     worker: WorkerMemory
     server: Forecast
-    step: StepTime
+    commits: CommitSteps
     cost: Cost
     misses: tuple[Miss, ...]
     machine: Mapping[str, float] = field(default_factory=dict)
@@ -83,6 +85,11 @@ class Plan:
         return not self.misses
 
     @property
+    def step(self) -> StepTime:
+        """Mean time of a step."""
+        return self.commits.step
+
+    @property
     def disk_bytes(self) -> int:
         """Bytes of all servers' disks."""
         return sum(self.server.file_bytes) * self.request.cluster.servers
@@ -90,7 +97,7 @@ class Plan:
     @property
     def wear(self) -> Wear:
         """Wear of each disk of a server."""
-        return wear_of(self.request.cluster, self.server, self.step)
+        return wear_of(self.request.cluster, self.commits)
 
     @property
     def tokens_per_second(self) -> float:
@@ -116,10 +123,10 @@ class Plan:
         return self.tokens_per_second / self.cost.price if self.cost.price else None
 
 
-def wear_of(cluster: Cluster, server: Forecast, step: StepTime) -> Wear:
+def wear_of(cluster: Cluster, commits: CommitSteps) -> Wear:
     """Return the wear of each disk of a server."""
     endurance = cluster.server.disk.endurance_bytes
-    return Wear(server.written_bytes / cluster.server.disks, step.seconds, endurance)
+    return Wear(commits.written_bytes / cluster.server.disks, commits.step.seconds, endurance)
 
 
 def make_plan(request: Request) -> Plan:
@@ -139,11 +146,13 @@ def make_plan(request: Request) -> Plan:
     )  # fmt: skip
     server = forecast_servers(request)
     variant = replace(variant_of(request), inputs_bytes=worker.host_bytes)
-    step = step_time(model, cluster, request.rows, disk_traffic(server), variant)
-    wear = wear_of(cluster, server, step)
+    commits = CommitSteps.of(
+        lambda disk: step_time(model, cluster, request.rows, disk, variant), server, run.commit_points
+    )
+    wear = wear_of(cluster, commits)
     cost = cost_of(cluster, topology=request.topology, prices=request.prices).with_worn_disks(wear.life_days)
     machine = {"server": float(server.memory_bytes), **memory_beside_server(request)} if cluster.one_machine else {}
-    return Plan(request, worker, server, step, cost, tuple(_misses(request, worker, server)), machine)
+    return Plan(request, worker, server, commits, cost, tuple(_misses(request, worker, server)), machine)
 
 
 def refuse_one_machine(request: Request, what: str) -> None:
@@ -166,6 +175,7 @@ def variant_of(request: Request) -> Variant:
         kernels=kernels,
         checkpoint=run.checkpoint,
         micro_batch=run.micro_batch,
+        settles=run.commit_points != EACH_STEP,
     )
 
 
@@ -181,13 +191,7 @@ def forecast_servers(request: Request) -> Forecast:
         workers=run.workers,
         servers=request.cluster.servers,
         summed=request.cluster.aggregation in ("switch", "multicast"),
-    )
-
-
-def disk_traffic(server: Forecast) -> OnDisk:
-    """Return the bytes that a step reads and writes, by phase. Pinned states are written, too, for the commit."""
-    return OnDisk(
-        server.parameters_read_bytes, server.parameters_read_bytes, server.states_read_bytes, server.written_bytes
+        keeps_gradients=run.commit_points != EACH_STEP,
     )
 
 

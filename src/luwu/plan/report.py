@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +12,7 @@ from luwu.core.words import counted
 from luwu.plan.advice import Advice, advise, offload_shares, thresholds_of, tokens_of
 from luwu.plan.clusters import Cluster
 from luwu.plan.cost import LIFETIME_YEARS
+from luwu.plan.durable_advice import best_of, compare_durables, crash_seconds, durable_rows
 from luwu.plan.planning import Plan
 from luwu.plan.steps import StepTime
 
@@ -37,6 +39,7 @@ def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
         HIDDEN: _hidden(plan),
         "bytes a step": _links(plan),
         "wear of each disk": plan.wear.rows(tokens, None if tokens is None else plan.days(tokens)),
+        **({"how often steps go to the disk (--durable)": rows} if (rows := durable_rows(plan)) else {}),
         "cost": _cost(plan, tokens),
     }
     return found
@@ -59,6 +62,7 @@ def as_json(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
         "hidden_from_tokens": asdict(thresholds_of(plan)) | thresholds_of(plan).parts,
         "recommended": _advice_json(advise(plan)),
         "wear": plan.wear.as_json(),
+        "durable": _durable_json(plan),
         "tokens_per_second": plan.tokens_per_second,
         "mfu": plan.mfu(),
         "mfu_with_recompute": plan.mfu(recompute=True),
@@ -96,6 +100,23 @@ def step_json(step: StepTime) -> dict[str, Any]:
         "hidden_share": step.hidden_share,
         "phases": [{"name": phase.name, "seconds": phase.seconds, "parts": dict(phase.parts)} for phase in step.phases],
         "link_bytes": dict(step.link_bytes),
+    }
+
+
+def _durable_json(plan: Plan) -> dict[str, Any]:
+    plans = compare_durables(plan)
+    return {
+        "compared": [
+            {
+                "durable": each.request.settings.run.durable,
+                "tokens_per_second": each.tokens_per_second,
+                "day_bytes": each.wear.day_bytes,
+                "crash_seconds": None if math.isinf(crash_seconds(each)) else crash_seconds(each),
+                "point_seconds": each.commits.point.seconds,
+            }
+            for each in plans
+        ],
+        "recommended": best_of(plans).request.settings.run.durable if plans else None,
     }
 
 
@@ -192,6 +213,7 @@ def _server(plan: Plan) -> Rows:
         ("states in memory", bytes_text(server.pinned_state_bytes)),
         ("states on their way", bytes_text(server.state_buffer_bytes)),
         ("gradients", bytes_text(server.arena_bytes)),
+        *([("gradients that are kept", bytes_text(server.kept_bytes))] if server.kept_bytes else []),
         ("memory", f"{bytes_text(server.memory_bytes)} of a budget of {bytes_text(plan.request.settings.run.memory)}"),
         ("least budget", bytes_text(server.minimum_bytes)),
         ("disk", f"{bytes_text(sum(server.file_bytes))}, two versions of every chunk"),
@@ -222,9 +244,9 @@ def _step(plan: Plan) -> Rows:
 
 def _links(plan: Plan) -> Rows:
     server = plan.server
-    read = 2 * server.parameters_read_bytes + server.states_read_bytes
+    read = 2 * server.parameters_read_bytes + server.states_read_bytes + server.kept_disk_bytes
     rows = [(name, bytes_text(value)) for name, value in plan.step.link_bytes.items()]
-    return [*rows, ("disks, read", bytes_text(read)), ("disks, written", bytes_text(server.written_bytes))]
+    return [*rows, ("disks, read", bytes_text(read)), ("disks, written", bytes_text(plan.commits.written_bytes))]
 
 
 def _cost(plan: Plan, tokens: float | None) -> Rows:

@@ -50,6 +50,7 @@ def make_request(choices: Choices) -> Request:
         "device": "cuda",
         "offload": "host" if choices.offload else None,
         "micro_batch": choices.micro_batch,
+        "durable": choices.durable,
     }
     given = {name: value for name, value in run.items() if value is not None}
     settings = build_settings({"run": given, "optimizer": {"name": choices.optimizer}})

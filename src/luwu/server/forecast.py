@@ -24,6 +24,9 @@ class Forecast:
     gradients. ``parameters_read_bytes`` are of one pass over the model; ``written_pinned_bytes`` are those of
     ``written_bytes`` whose states stay in memory. The largest chunk has ``chunk_state_bytes``, and a record of
     ``chunk_record_bytes``.
+
+    Where gradients are kept until a step is decided, they have ``kept_bytes`` of memory, and ``kept_disk_bytes`` are
+    written and read. A step that is no commit point writes ``written_between_bytes``.
     """
 
     file_bytes: tuple[int, ...]
@@ -39,6 +42,9 @@ class Forecast:
     written_pinned_bytes: int
     chunk_state_bytes: int
     chunk_record_bytes: int
+    written_between_bytes: int
+    kept_bytes: int
+    kept_disk_bytes: int
 
 
 def forecast(
@@ -51,6 +57,7 @@ def forecast(
     workers: int,
     servers: int = 1,
     summed: bool = False,
+    keeps_gradients: bool = False,
 ) -> Forecast:
     """Lay a model out and divide a memory budget, without a disk.
 
@@ -63,6 +70,7 @@ def forecast(
         workers: number of workers of a step, which have their gradients in the server's memory.
         servers: number of servers that share each block.
         summed: gradients come over UDP, added up in float32 as if they were one worker's.
+        keeps_gradients: they are kept until a step is decided, as where not every step is a commit point.
 
     Raises:
         ConfigError: the optimizer is not known, or a server would have nothing.
@@ -77,6 +85,7 @@ def forecast(
         memory_bytes,
         1 if summed else workers,
         summed,
+        keeps_gradients,
     )
     return Forecast(
         file_bytes=tuple(found["file_bytes"]),
@@ -92,6 +101,9 @@ def forecast(
         written_pinned_bytes=servers * found["written_pinned_bytes"],
         chunk_state_bytes=found["chunk_state_bytes"],
         chunk_record_bytes=found["chunk_record_bytes"],
+        written_between_bytes=servers * found["written_between_bytes"],
+        kept_bytes=found["kept_bytes"],
+        kept_disk_bytes=servers * found["kept_disk_bytes"],
     )
 
 

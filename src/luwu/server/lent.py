@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from luwu.core.closing import close_after
 from luwu.core.errors import ServerError
+from luwu.core.room import LOOK_SECONDS
+
+log = logging.getLogger(__name__)
 
 
 class Core(Protocol):
@@ -31,8 +37,22 @@ class Core(Protocol):
         """Take a snapshot of the last step that was answered, and return the step."""
         ...
 
+    def make_durable(self, at_most_seconds: float) -> bool:
+        """Return True once the last step that was answered is on the disk, commit point or not; False: not in time.
+
+        Raises the store's error where it cannot get there.
+        """
+        ...
+
+    def finish(self, at_most_seconds: float) -> bool:
+        """Fail the run, and return True once every step that was answered is on the disk, or cannot get there.
+
+        False: that takes longer. A write that finds no room waits for it meanwhile.
+        """
+        ...
+
     def close(self) -> None:
-        """Fail the run, and return when every step that was answered is on the disk."""
+        """As `finish`, without a wait for room. Raises the store's error where a step that was answered is lost."""
         ...
 
     def failure(self) -> str | None:
@@ -57,6 +77,30 @@ class ReturnCore(Core, Protocol):
 
 
 CoreT = TypeVar("CoreT", bound=Core)
+
+
+def end_core(core: Core, goes_on: Callable[[dict[str, Any]], bool]) -> None:
+    """End a native server once every step that was answered is on the disk.
+
+    Args:
+        core: the server; it may wait for room on its disk.
+        goes_on: called with the server's stats meanwhile; False: no more wait for room.
+
+    Raises:
+        StoreError, StoreSpaceError: a step that was answered is lost.
+    """
+    if (unwritten := core.stats().get("unwritten", 0)) > 1:
+        log.info("puts the last %d steps on the disk", unwritten)
+    try:
+        finished = False
+        while not finished:
+            finished = core.finish(LOOK_SECONDS)
+            if not goes_on(core.stats()):
+                break
+    except BaseException as error:  # Ctrl-C
+        close_after(error, core.close)
+        raise
+    core.close()
 
 
 class Lent(Generic[CoreT]):

@@ -14,7 +14,7 @@ from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, Serv
 from luwu.core.manifest import Manifest, first_difference
 from luwu.server.admission import Admission
 from luwu.server.balance import RunBalance
-from luwu.server.lent import CoreT, Lent, ReturnCore
+from luwu.server.lent import CoreT, Lent, ReturnCore, end_core
 from luwu.server.progress import RunProgress
 from luwu.server.vacancies import Vacancies
 
@@ -57,6 +57,7 @@ class Membership(Generic[CoreT]):
         self._changed = threading.Condition()  # its lock may be taken again by who holds it
         self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
         self._lent: Lent[CoreT] | None = None
+        self._last_stats: dict[str, Any] = {}
         self._manifest: Manifest | None = None
         self._first_values = False
         self._admission = Admission(workers, fewest)
@@ -103,8 +104,8 @@ class Membership(Generic[CoreT]):
         return self._lent is not None
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the store was opened, and its committed step; empty before."""
-        return self._ask(lambda core: core.stats(), {})
+        """Counts since the store was opened, and its committed step; empty before, and the last ones after `close`."""
+        return self._ask(lambda core: core.stats(), self._last_stats)
 
     @property
     def step(self) -> int:
@@ -249,11 +250,17 @@ class Membership(Generic[CoreT]):
             self._closed = True
             self._changed.notify_all()
 
-    def close(self, at_most_seconds: float = 0.0) -> None:
-        """End the native server: the store stands at the last step that was answered. Waits for calls under way.
+    def close(
+        self, at_most_seconds: float = 0.0, goes_on: Callable[[dict[str, Any]], bool] = lambda stats: True
+    ) -> None:
+        """End the native server: the store stands at the last step that was answered.
+
+        Args:
+            at_most_seconds: the longest wait for calls under way.
+            goes_on: see `luwu.server.lent.end_core`.
 
         Raises:
-            StoreError, StoreSpaceError: that step could not be written; the store may stand at the step before.
+            StoreError, StoreSpaceError: that step could not be written; the store stands at the last commit point.
         """
         self.stop_waiting()
         with self._changed:
@@ -262,9 +269,10 @@ class Membership(Generic[CoreT]):
         if lent is None:
             return
         try:
-            cast(CoreT, lent).close()
+            end_core(cast(CoreT, lent), goes_on)
         finally:
             with self._changed:
+                self._last_stats = lent.stats()
                 self._lent = None
                 self._changed.wait_for(lambda: not self._asking)
             lent.end()

@@ -65,6 +65,7 @@ class NetworkServer:
         on_report: called with (rank, report) for everything a worker reports.
         start_core: makes the native server; default: the one of ``settings.transport``.
         plan: the tree of a run; default: that of ``settings.transport``.
+        gives_up: tells whether a run that ends is to wait no longer for room on a full disk.
 
     Raises:
         ConfigError: settings that cannot work, or neither key nor certificates. ServerError: it cannot listen there.
@@ -80,6 +81,7 @@ class NetworkServer:
         on_report: Callable[[int, dict[str, Any]], None] | None = None,
         start_core: StartCore | None = None,
         plan: PlanTopology | None = None,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
         check_protection(settings, credentials)
         self._timeouts = timeouts
@@ -102,6 +104,7 @@ class NetworkServer:
             timeouts,
             plan.failure if isinstance(plan, UdpPlan) else lambda: None,
             self._tell_room,
+            gives_up,
             functools.partial(step_at_rest, folders),
             settings.worker_return_seconds,
             settings.step_deadline_seconds,

@@ -45,6 +45,7 @@ class Runs:
         timeouts: the network's timeouts.
         plan_failure: returns why a part that the plan started beside the core has failed; None: it has not.
         say_room: called when the store waits for room on its disk, and when it goes on.
+        gives_up: tells whether a run that ends is to wait no longer for room on a full disk.
         step_at_rest: reads the store's committed step while it is not open.
         worker_return_seconds: see `Membership`.
         step_deadline_seconds: a worker that others wait for and that makes no progress for this long counts as lost; 0:
@@ -62,6 +63,7 @@ class Runs:
         timeouts: Timeouts,
         plan_failure: Callable[[], str | None] = lambda: None,
         say_room: SayRoom = log_room,
+        gives_up: Callable[[], bool] = lambda: False,
         step_at_rest: Callable[[], int] = lambda: 0,
         worker_return_seconds: float = 0.0,
         step_deadline_seconds: float = 0.0,
@@ -80,9 +82,10 @@ class Runs:
         self._changed = threading.Condition()
         self._run = self._make_run()
         self._closing = False
+        self._writing = False  # what a run that has ended has left in memory
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
         self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
-        self._room_watch = RoomWatch(say_room)
+        self._room_watch = RoomWatch(say_room, gives_up)
         self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)
         self._thread = threading.Thread(target=self._tend, name="luwu-runs", daemon=True)
         self._thread.start()
@@ -97,7 +100,8 @@ class Runs:
         """Take a worker into the run, waiting for the one before it to end, and for one of its rank to watch or end.
 
         Raises:
-            ConfigError: the rank or the number of workers does not fit. ServerError: the server is closing.
+            ConfigError: the rank or the number of workers does not fit. ServerError: the server is closing, or still
+            writes what the run before has left in memory.
         """
         with self._changed:
             self._changed.wait_for(
@@ -106,6 +110,10 @@ class Runs:
             )
             if self._closing:
                 raise ServerError("the server is closing; start it again")
+            if self._writing:
+                raise ServerError(
+                    "the server still puts the last steps of the run before on its disk; join again when it has"
+                )
             if not self._is_open(rank):
                 raise ConfigError(
                     f"worker {rank} has left the run, or that has failed, and {self._present()} still in it; "
@@ -209,7 +217,7 @@ class Runs:
         Raises:
             StoreError, StoreSpaceError: a step that was answered could not be written.
         """
-        self._run.close(self._timeouts.close_seconds)
+        self._run.close(self._timeouts.close_seconds, self._room_watch.goes_on)
 
     def _is_open(self, rank: int) -> bool:
         return not self._run.over and not self._run.went(rank)
@@ -358,13 +366,15 @@ class Runs:
                 worker.ended = True
                 self.participants.remove(worker, ended)
                 worker.end_watch()
+        self._writing = True
         try:
-            run.close(self._timeouts.close_seconds)
+            run.close(self._timeouts.close_seconds, self._room_watch.goes_on)
         except LuwuError as error:
             log.error("step=%d was answered and could not be written: %s", step, error)
         with self._changed:
             self._lost_switches.clear()
             self._run = self._make_run()
+            self._writing = False
             self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)
             self._changed.notify_all()
         log.info("ended job=%x step=%d; ready for the next workers", run.job, step)

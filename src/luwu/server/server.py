@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -57,6 +56,7 @@ class LocalServer(OfThisProcess):
         on_slow: called with a sentence when workers wait for one that makes no progress or is lost, and when it or
             another goes on.
         patience: its waits for workers that are lost or make no progress.
+        gives_up: tells whether `close` is to wait no longer for room on a full disk.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -82,6 +82,7 @@ class LocalServer(OfThisProcess):
         on_room: SayRoom = log_room,
         on_slow: Callable[[str], None] = log.warning,
         patience: Patience = NO_PATIENCE,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
@@ -111,7 +112,7 @@ class LocalServer(OfThisProcess):
         self.socket_path = self._run_dir / SOCKET_NAME
         self._carrier = SocketCarrier(self.socket_path)
         self._closed = threading.Event()
-        self._room_watch = RoomWatch(on_room)
+        self._room_watch = RoomWatch(on_room, gives_up)
         self._laggard_watch = LaggardWatch(TIMEOUTS, patience.deadline_seconds)
         self._on_slow = on_slow
         self._patience = patience
@@ -156,14 +157,10 @@ class LocalServer(OfThisProcess):
         """Return when every worker that joined has left or ended, or the time is over."""
         self._members.wait_for_leaves(at_most_seconds)
 
-    def wait_for_room(self) -> None:
-        """Return when no answered step waits for room on its disk; Ctrl-C ends the wait."""
-        while (stats := self.stats()).get("unwritten") and stats["waits_for_room"] is not None:
-            time.sleep(LOOK_SECONDS)
-
     def close(self) -> None:
-        """Stop serving. The store stands at its last commit; workers that still wait get ServerError.
+        """Stop serving. The store stands at the last step that was answered; workers that still wait get ServerError.
 
+        Where a disk is full it waits for room, as a step does; Ctrl-C, or ``gives_up``, ends that wait.
         In a process that was forked from the server's it does nothing.
 
         Raises:
@@ -180,7 +177,7 @@ class LocalServer(OfThisProcess):
         self._carrier.stop()
         self._watching.join()
         try:
-            self._members.close()
+            self._members.close(goes_on=self._room_watch.goes_on)
         finally:
             self._carrier.close()
             self._run_lock.close()

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from luwu.control import control_pb2 as pb
 from luwu.control.rpc import PROTOCOL_VERSION, check_version
+from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import LossScale
@@ -149,6 +150,13 @@ class ControlService(ABC, Generic[CallerT]):
         """Take a snapshot of the last step that was answered."""
         with self.worker_of(caller).run.core() as core:
             return pb.SnapshotReply(step=core.take_snapshot())
+
+    def MakeDurable(self, request: pb.MakeDurableRequest, caller: CallerT) -> pb.MakeDurableReply:  # noqa: N802
+        """Put the last step that was answered on the disk; return after a moment at the latest."""
+        with self.worker_of(caller).run.core() as core:
+            done = core.make_durable(TIMEOUTS.look_seconds)
+            stats = core.stats()
+        return pb.MakeDurableReply(done=done, step=stats["step"] - stats["unwritten"])
 
     def Report(self, request: pb.ReportRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
         """Pass on a worker's report."""

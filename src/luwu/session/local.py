@@ -80,6 +80,10 @@ class LocalSession(Session):
         with saying(log, "the server to take a snapshot", None):
             return int(self._control.call("Snapshot", pb.SnapshotRequest()).step)
 
+    def _make_durable(self) -> int | None:
+        reply = self._control.call("MakeDurable", pb.MakeDurableRequest())
+        return int(reply.step) if reply.done else None
+
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
         self._control.post("Report", pb.ReportRequest(report=json.dumps(report)))
@@ -99,7 +103,6 @@ class LocalSession(Session):
                 if self._server is not None:
                     with saying(log, "the other workers to leave", _LEAVE_SECONDS):
                         self._server.wait_for_leaves(_LEAVE_SECONDS)
-                    self._server.wait_for_room()
         finally:
             try:
                 if self._server is not None:
@@ -142,7 +145,7 @@ def open(
             f"disk_full_wait_seconds: expected 0 to {LONGEST_SECONDS:.0f}, found {disk_full_wait_seconds}; choose "
             "a time in that range"
         )
-    commit_points = parse_durable(durable)
+    commit_points = parse_durable(durable, "durable: ")
     run_dir = Path(path)
     room = Room(disk_full_wait_seconds)
     if rank > 0:

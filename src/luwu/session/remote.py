@@ -108,6 +108,13 @@ class RemoteSession(Session):
             )
         return int(steps[0])
 
+    def _make_durable(self) -> int | None:
+        if self._link is None:
+            raise no_model()
+        calls = [server.control.start("MakeDurable", pb.MakeDurableRequest()) for server in self._servers]
+        replies = [server.control.finish(call) for server, call in zip(self._servers, calls, strict=True)]
+        return min(int(reply.step) for reply in replies) if all(reply.done for reply in replies) else None
+
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the first server."""
         self._servers[0].control.call("Report", pb.ReportRequest(report=json.dumps(report)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.control.waiting import saying
 from luwu.core.closing import close_after
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.forks import OfThisProcess
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 SessionT = TypeVar("SessionT", bound="Session")
 
 MOST_ROWS = 1 << 32
+
+log = logging.getLogger(__name__)
 
 
 def choose_place(rank: int | None, workers: int | None) -> tuple[int, int]:
@@ -152,6 +156,20 @@ class Session(OfThisProcess, ABC):
             StoreSpaceError: the disk has no room for what the next steps write; training may go on without it.
         """
 
+    def wait_durable(self) -> int:
+        """Return when the last step that was answered is on the disk, on every server; return that step.
+
+        Where the server's ``durable`` is not ``step`` this makes the step a commit point. It does not hold up what the
+        other workers do.
+
+        Raises:
+            StoreError, StoreSpaceError: the disk refused it. Others: see `luwu.errors`.
+        """
+        with saying(log, "the last step to be on the disk", None):
+            while (step := self._make_durable()) is None:
+                pass
+        return step
+
     def divide_batch(self, rows: int) -> BatchShare:
         """Return this worker's rows of the next attempt's batch, divided so that all workers finish together.
 
@@ -239,6 +257,10 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...
+
+    @abstractmethod
+    def _make_durable(self) -> int | None:
+        """Ask every server to put the last step on its disk, and wait a moment; None: that takes longer."""
 
     @abstractmethod
     def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:

@@ -42,9 +42,9 @@ class DiskSettings(Group):
         """Steps that these settings put on the disk, for `luwu.core.division.Standing`."""
         steps, seconds = self.commit_points
         if steps == 1:
-            return "every step"
-        words = f"every {steps} steps" if steps else f"every {seconds:g} s" if seconds else "the last step"
-        return f"{words}, snapshots every {self.snapshot_every} steps" if self.snapshot_every else words
+            return "'step'"
+        words = f"'{steps} steps'" if steps else f"'{seconds:g} s'" if seconds else "'stop'"
+        return f"{words} and snapshot_every {self.snapshot_every}" if self.snapshot_every else words
 
     @property
     def snapshots(self) -> Snapshots:

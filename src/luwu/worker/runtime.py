@@ -301,6 +301,10 @@ class Runtime(Uncopyable):
         """
         return self._executor.commit()
 
+    def wait_durable(self) -> None:
+        """Return when the last step that was answered is on the disk."""
+        self._server.wait_durable()
+
     def drop_gradients(self) -> None:
         """Roll back an attempt whose backward has run; one that is before a backward goes on, without earlier ones."""
         self._executor.carry_out(Event.DROP, Around(in_backward=backward_id() != -1, kept=self.backward.kept))

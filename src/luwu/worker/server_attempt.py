@@ -62,6 +62,10 @@ class ServerAttempt:
         """True from this worker's vote until the attempt's end."""
         return self._vote is not None
 
+    def wait_durable(self) -> None:
+        """Return when the last step that was answered is on the disk."""
+        self._session.wait_durable()
+
     def hyper_parameters(self) -> list[HyperParameters]:
         """Return the present hyper-parameters; raises StepOrderError without an optimizer."""
         if self._hyper_parameters is None:

@@ -38,7 +38,7 @@ CALLS = {
     "Initialised": pb.InitialisedRequest, "SetSegments": pb.SetSegmentsRequest, "Begin": pb.BeginRequest,
     "Commit": pb.CommitRequest, "Decide": pb.DecideRequest, "Snapshot": pb.SnapshotRequest,
     "Report": pb.ReportRequest, "Leave": pb.LeaveRequest, "Progress": pb.ProgressRequest, "Status": pb.StatusRequest,
-    "Divide": pb.DivideRequest,
+    "Divide": pb.DivideRequest, "MakeDurable": pb.MakeDurableRequest,
 }  # fmt: skip
 PROVED = ("JoinWorker", "JoinSwitch", "Status")
 BEFORE_JOIN = ("Hello", *PROVED)
