@@ -29,8 +29,7 @@ inline constexpr const char* kMakeDurable =
     "Returns True once the last step that was answered is on the disk, commit point or not; False: that takes longer. "
     "Raises the store's error where it cannot get there.";
 inline constexpr const char* kFinish =
-    "Fails the run, and returns True once every step that was answered is on the disk, or cannot get there; False: "
-    "that "
+    "Fails the run, and returns True once every step that was answered is on the disk, or cannot get there; False: it "
     "takes longer, ask again. A write that finds no room waits for it meanwhile.";
 inline constexpr const char* kClose =
     "As `finish`, without a wait for room. Raises the store's error where a step that was answered is lost.";

@@ -264,7 +264,7 @@ class TestTrainCommand:
         small_disk.fill()
         process.send_signal(signal.SIGINT)
         assert f"paused: {store} needs at least" in wait_for_line(process, "paused: ")
-        wait_for_line(process, "press Ctrl-C again to end without them")
+        assert "press Ctrl-C again" in wait_for_line(process, "steps that are in memory alone wait for it; ")
         if given_up:
             process.send_signal(signal.SIGINT)
         else:

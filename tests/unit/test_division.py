@@ -86,12 +86,12 @@ def test_servers_that_commit_different_steps_are_refused() -> None:
         for durable, every in [("10 steps", 0), ("10steps", 4), ("stop", 4), ("5 min", 0), ("step", 4), ("1 step", 0)]
     ]
     assert words == [
-        "every 10 steps", "every 10 steps, snapshots every 4 steps", "the last step, snapshots every 4 steps",
-        "every 300 s", "every step", "every step",
+        "'10 steps'", "'10 steps' and snapshot_every 4", "'stop' and snapshot_every 4", "'300 s'", "'step'", "'step'",
     ]  # fmt: skip
     standings = [Standing(FIRST, (3,), words[0]), Standing(SECOND, (3,), words[1])]
     with pytest.raises(
-        ConfigError, match=r"durable: expected every 10 steps at luwu://b:1 as at luwu://a:1, found every"
+        ConfigError,
+        match=r"durable: expected '10 steps' at luwu://b:1 as at luwu://a:1, found '10 steps' and snapshot_every 4",
     ):
         share_out(standings, URLS[:2])
 

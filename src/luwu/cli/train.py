@@ -28,7 +28,7 @@ EXIT_STOPPED = 130
 """Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
 
 
-OF_THE_SERVER = ("stores", "memory", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds")
+OF_THE_SERVER = ("stores", "memory", "endurance", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds")
 """Settings of a run that a server elsewhere has by itself."""
 
 
@@ -199,17 +199,15 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
     """Print how the run ended."""
     from rich.text import Text
 
-    from luwu.core.units import bytes_text
     from luwu.core.words import printable
-    from luwu.observe.display import size
 
     def say(*parts: str | tuple[str, str]) -> None:
         styled = [(part, "") if isinstance(part, str) else part for part in parts]
         text = Text.assemble(*((printable(words), style) for words, style in styled))
         console.print(text, highlight=False, soft_wrap=True)
 
-    if written := outcome.bytes_written:
-        say(f"written to the store since this start: {size(written)} ({bytes_text(written)})")
+    if outcome.bytes_written:
+        say(written_words(settings, outcome))
     if outcome.stopped:
         if outcome.corpus is None and outcome.step == 0:
             say("stopped while reading the text; the same command goes on from there")
@@ -231,3 +229,18 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
     say((outcome.prompt, "dim"), outcome.sample)
     say("")
     say(f"loss.png, throughput.png and metrics.jsonl are in {folder.path}")
+
+
+def written_words(settings: Settings, outcome: Outcome) -> str:
+    """Return what a run has written to its store, and the share of its disks' endurance where that is given."""
+    from luwu.core.units import bytes_text
+
+    words = f"written to the store: {bytes_text(outcome.bytes_written)} since this start"
+    if outcome.bytes_of_run > outcome.bytes_written:
+        words += f", {bytes_text(outcome.bytes_of_run)} by this run"
+    if (endurance := settings.run.endurance) is None:
+        return words
+    folders = len(settings.run.stores) or 1
+    share = 100 * outcome.bytes_of_run / folders / endurance
+    disks = "its disk" if folders == 1 else f"each of its {folders} disks"
+    return f"{words}, {share:.2g}% of the endurance of {disks} ({bytes_text(endurance)})"

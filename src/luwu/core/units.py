@@ -26,7 +26,9 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_endurance(value: object) -> int:
-    """Bytes that a disk may take in its life, such as 600TBW; ConfigError without a unit."""
+    """Bytes that a disk may take in its life, such as 600TBW; ConfigError without a unit. As `parse_bytes`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
     text = str(value).strip()
     try:
         return parse_bytes(text[:-1] if text[-2:].upper() == "BW" else text)

@@ -27,3 +27,11 @@ class ServerElsewhere:
     def stats(self) -> dict[str, Any]:
         """Nothing: that server is watched where it runs."""
         return {}
+
+    def figures(self) -> dict[str, Any]:
+        """Nothing, as `stats`."""
+        return {}
+
+    def behind(self) -> dict[str, float]:
+        """Nothing, as `stats`."""
+        return {}

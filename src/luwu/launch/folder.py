@@ -39,11 +39,13 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.jsonl"
         self.job_path = self.path / "job.json"
         self.id_path = self.path / "run-id"
+        self.written_path = self.path / "written.json"
         self.plot_paths = (self.path / "loss.png", self.path / "throughput.png")
 
     def require_files(self) -> None:
         """Refuse a folder, a pipe or a device in the place of a file of the run; raises ConfigError."""
-        for path in (self.config_path, self.metrics_path, self.job_path, self.id_path, *self.plot_paths):
+        files = (self.config_path, self.metrics_path, self.job_path, self.id_path, self.written_path)
+        for path in (*files, *self.plot_paths):
             require_file(path)
 
     def saved_settings(self) -> dict[str, Any] | None:

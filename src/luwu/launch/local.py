@@ -23,6 +23,7 @@ from luwu.data.corpus import Corpus
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.elsewhere import ServerElsewhere
+from luwu.launch.exposing import expose_run
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess
@@ -37,6 +38,7 @@ from luwu.launch.settings import Settings
 from luwu.launch.stages import Stages
 from luwu.launch.start_words import size_words, step_words
 from luwu.launch.words import checked_report
+from luwu.launch.written import WrittenBytes
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepRecord, StepReport
 from luwu.observe.metrics import MetricsLog
@@ -96,6 +98,7 @@ class LocalRun:
         self._settings, self._why_this_rate = with_rate(settings, folder, takes_weights=takes_weights)
         self._folder = folder
         self._display = display
+        self._written = WrittenBytes(folder.written_path)
         self._meter = Meter(settings.run.workers, settings.run.steps)
         self._reports: queue.Queue[tuple[int, Report]] = queue.Queue(REPORTS_WAITING * settings.run.workers)
         self._over = threading.Event()
@@ -106,7 +109,6 @@ class LocalRun:
         self._restarts = restarts or Restarts(settings.run.restarts)
         self._restarts.may_begin = False
         self._training = False  # steps are being made: only then there is a commit to stop at
-        self._snapshot_failure = ""
         steps_made, self._validated_step = folder.last_steps()
         self.outcome = Outcome(step=steps_made)
         self._handlers: dict[str, Callable[[int, Report], None]] = {
@@ -132,7 +134,7 @@ class LocalRun:
         """
         counting = Interrupts() if interrupts is None else nullcontext(interrupts)
         with counting as interrupts:
-            with self._serve(interrupts) as server:
+            with self._serve(interrupts) as server, expose_run(self._settings.run.metrics, self._meter, server):
                 self._server = server
                 wait_seconds = self._settings.run.disk_full_wait_seconds
                 self._room = Room(wait_seconds, self._stages.show_room, lambda: interrupts.count > 0)
@@ -142,7 +144,8 @@ class LocalRun:
                     self.outcome.stopped = True
                 finally:
                     self._begin_close(interrupts)
-            self.outcome.bytes_written = int(self._server.stats().get("bytes_written", 0))
+            written = self.outcome.bytes_written = int(self._server.stats().get("bytes_written", 0))
+            self.outcome.bytes_of_run = self._written.end(written)
             if self.outcome.stopped:
                 self.outcome.step = self._step_of_store(self.outcome.step)
         return self.outcome
@@ -357,7 +360,8 @@ class LocalRun:
         if record.validation_loss is not None:
             self._display.say(f"step {record.step}: validation loss {record.validation_loss:.3f}")
         stats = self._server.stats()
-        self._say_failure(str(stats.get("snapshot_failure", "")))
+        self._written.note(stats.get("bytes_written", 0))
+        self._stages.say_failure(str(stats.get("snapshot_failure", "")))
         self._display.step(self._meter, stats)
 
     def _on_validated(self, rank: int, report: Report) -> None:
@@ -367,19 +371,12 @@ class LocalRun:
             self._metrics.note_validation(step, loss)
             self._display.say(f"step {step}: validation loss {loss:.3f}")
 
-    def _say_failure(self, failure: str) -> None:
-        if failure and failure != self._snapshot_failure:
-            self._display.say(f"{failure}; training goes on")
-        self._snapshot_failure = failure
-
     def _on_room_of_server(self, wait: RoomWait | None) -> None:
         """Report, or show at once while the server closes, that it waits for room; called in a thread of the server."""
-        if not self._over.is_set():
+        if self._over.is_set():
+            self._stages.show_room_at_end(wait)
+        else:
             room_reporter(partial(self._queue, SERVER))(wait)
-            return
-        self._stages.show_room(wait)
-        if wait is not None:
-            self._display.say("steps that are in memory alone wait for it; press Ctrl-C again to end without them")
 
     def _on_room(self, rank: int, report: Report) -> None:
         wait = room_wait(dict(report))

@@ -12,7 +12,7 @@ class Outcome:
     """End of a run. Parts that the run did not reach are None.
 
     `validation_loss` is in nats per token. `bytes_written` are those that this machine's server wrote to its store
-    since it was started; 0: the server is elsewhere, or nothing was written.
+    since it was started, `bytes_of_run` those of all starts; 0: the server is elsewhere, or nothing was written.
     """
 
     corpus: Corpus | None = None
@@ -22,6 +22,7 @@ class Outcome:
     prompt: str = ""
     sample: str = ""
     bytes_written: int = 0
+    bytes_of_run: int = 0
 
     def stop(self) -> None:
         """Note that the run was stopped before its end."""

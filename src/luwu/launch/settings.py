@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from luwu.control.exposition import MetricsPlace
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import (
+    SIZE_LIMIT,
     Count,
     CountOrZero,
     Dtype,
@@ -26,6 +28,7 @@ from luwu.core.quantities import (
     shown,
 )
 from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of, flag_of
+from luwu.core.units import parse_endurance
 from luwu.data.settings import DataSettings
 from luwu.models.settings import GPT_LAYER_PARTS, GPT_PARTS, ModelSettings
 from luwu.optim.settings import OptimizerSettings
@@ -55,6 +58,9 @@ BLOCK_DTYPE = Flag("--block-dtype", parse=parse_block_dtypes)
 BlockPattern = Annotated[str, AfterValidator(check_pattern)]
 
 ROOT = "<root>"
+
+
+Endurance = Annotated[int, BeforeValidator(parse_endurance), Field(ge=1, lt=SIZE_LIMIT)]
 
 
 class ComputeSettings(Group):
@@ -101,6 +107,10 @@ class RunSettings(DiskSettings, ComputeSettings):
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
     memory: Size = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
+    endurance: Endurance | None = None
+    """bytes that each disk of the store may take in its life, such as 600TBW; the run's end says what it has taken"""
+    metrics: MetricsPlace = ""
+    """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
 
 
 class SampleSettings(Group):

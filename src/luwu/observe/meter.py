@@ -87,6 +87,7 @@ class Meter:
         self.steps = steps
         self.rolled_back = 0
         self.last: StepRecord | None = None
+        self.validation_loss: float | None = None  # the last one that was measured
         self._open: dict[int, dict[int, StepReport]] = {}
         self._noted: dict[int, dict[int, Mapping[str, Any]]] = {}  # parts of lost workers, by attempt and rank
         self._shares: dict[int, dict[int, tuple[float, int]]] = {}  # of validations, by step and rank
@@ -141,7 +142,11 @@ class Meter:
         """Take a share of the validation after a step, measured later; return the loss once all shares are there."""
         shares = self._shares.setdefault(step, {})
         shares[rank] = share
-        return _validation_loss(shares, self.workers)
+        return self._note_validation(_validation_loss(shares, self.workers))
+
+    def _note_validation(self, loss: float | None) -> float | None:
+        self.validation_loss = self.validation_loss if loss is None else loss
+        return loss
 
     def _complete(self, attempt: int) -> StepRecord | None:
         """Return an attempt's record if every worker has reported it, or has noted its part and was lost."""
@@ -160,6 +165,7 @@ class Meter:
         self._shares = {step: shares for step, shares in self._shares.items() if step >= record.step}
         self._recent.append(record)
         self.last = record
+        self._note_validation(record.validation_loss)
         self.rolled_back += not record.committed
         return record
 

@@ -47,3 +47,24 @@ def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.Worker
             )
         )
     return status
+
+
+def figures_of(run: Membership[Any]) -> dict[str, Any]:
+    """Return the stats of a run's server as `luwu.control.figures.SERVER` reads them."""
+    stats = run.stats()
+    return stats | {
+        "step": run.step,
+        "paused": stats.get("waits_for_room") is not None,
+        "failed": run.error() is not None,
+        "workers": run.workers,
+        "workers_present": len(run.joined),
+    }
+
+
+def behind_of(run: Membership[Any]) -> dict[str, float]:
+    """Return the seconds that others have waited for each worker of a run, by rank."""
+    stats = run.stats()
+    paused = stats.get("waits_for_room") is not None
+    laggards = [] if paused else run.progress.laggards(stats.get("attempts", 0))
+    behind = {str(laggard.rank): laggard.seconds for laggard in laggards}
+    return {str(rank): 0.0 for rank in run.joined} | behind

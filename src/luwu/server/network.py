@@ -18,6 +18,8 @@ from luwu.control import control_pb2_grpc
 from luwu.control.address import HostPort, parse_host_port, refusal_to_listen
 from luwu.control.credentials import Credentials
 from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make_grpc
+from luwu.control.exposition import Exposition, Labelled, Table
+from luwu.control.figures import SERVER, WORKER_BEHIND
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
@@ -26,6 +28,7 @@ from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, log_room
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
+from luwu.server.description import behind_of, figures_of
 from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of
@@ -124,15 +127,10 @@ class NetworkServer:
         )
         control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
         try:
-            self._bind_inside()
-            self._grpc.start()
-            self.port = self._door.open(self._listen, most_strangers)
-            self._check_data_port(settings.data_port)
+            self._start(settings, most_strangers)
         except BaseException:
             self._finish()
             raise
-        for name in ("", SERVICE, ROOM_SERVICE):
-            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def __enter__(self) -> NetworkServer:
         return self
@@ -162,14 +160,33 @@ class NetworkServer:
         """Counts since the store was opened for the present run; empty while it is closed."""
         return self._runs.run.stats()
 
+    @property
+    def metrics_port(self) -> int:
+        """Port that answers Prometheus; 0: nothing does."""
+        return self._exposition.port
+
     def close(self) -> None:
-        """Stop serving. The store stands at its last commit; workers get ServerError.
+        """Stop serving. The store stands at the last step that was answered; workers get ServerError.
 
         Raises:
             StoreError, StoreSpaceError: a step that was answered could not be written; the server has stopped.
         """
         self._health.enter_graceful_shutdown()
-        self._finish()
+        try:
+            self._finish()
+        finally:
+            self._exposition.close()
+
+    def _start(self, settings: ServerSettings, most_strangers: int) -> None:
+        self._bind_inside()
+        self._grpc.start()
+        self.port = self._door.open(self._listen, most_strangers)
+        self._check_data_port(settings.data_port)
+        behind = Labelled(WORKER_BEHIND, "rank", lambda: behind_of(self._runs.run))
+        run = Table(SERVER, lambda: figures_of(self._runs.run))
+        self._exposition = Exposition(settings.metrics, [run], [behind])
+        for name in ("", SERVICE, ROOM_SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def _finish(self) -> None:
         self._door.shut()

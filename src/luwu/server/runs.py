@@ -377,4 +377,5 @@ class Runs:
             self._writing = False
             self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)
             self._changed.notify_all()
-        log.info("ended job=%x step=%d; ready for the next workers", run.job, step)
+        written = run.stats().get("bytes_written", 0)
+        log.info("ended job=%x step=%d written=%d; ready for the next workers", run.job, step, written)

@@ -18,6 +18,7 @@ from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
+from luwu.server.description import behind_of, figures_of
 from luwu.server.folders import open_server
 from luwu.server.laggards import NO_PATIENCE, Patience, look_for_laggards, overdue, why_overdue
 from luwu.server.local_service import LocalService
@@ -143,6 +144,14 @@ class LocalServer(OfThisProcess):
     def stats(self) -> dict[str, Any]:
         """Counts since the start (bytes, elements, seconds) and the committed step; empty before the store is open."""
         return self._members.stats()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the stats as `luwu.control.figures.SERVER` reads them."""
+        return figures_of(self._members)
+
+    def behind(self) -> dict[str, float]:
+        """Return the seconds that others have waited for each worker, by rank."""
+        return behind_of(self._members)
 
     def error(self) -> str | None:
         """Return the message of the error that the server failed with, or None."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from luwu.control.credentials import CredentialSettings
+from luwu.control.exposition import MetricsPlace
 from luwu.control.timeouts import Timeouts
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import Port, SecondsOrZero, Size, StoreFolders, Workers
@@ -52,6 +53,8 @@ class ServerSettings(DiskSettings, CredentialSettings):
         default_factory=lambda: len(os.sched_getaffinity(0))
     )
     """threads of the update; default: the processors that this process may use"""
+    metrics: MetricsPlace = ""
+    """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
 
     @model_validator(mode="after")
     def fewest_and_most_workers_fit(self) -> ServerSettings:

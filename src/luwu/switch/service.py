@@ -13,6 +13,8 @@ from luwu.control.address import HostPort, local_address, parse_host_port, parse
 from luwu.control.client import ControlClient
 from luwu.control.credentials import Credentials, switch_request
 from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make_grpc
+from luwu.control.exposition import Exposition, Table
+from luwu.control.figures import SWITCH
 from luwu.control.rpc import SERVICE
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up, make_wiring
@@ -59,6 +61,12 @@ class SwitchService:
             self._stop_answering()
             raise
         self.port = int(self._native.port)
+        try:
+            self._exposition = Exposition(settings.metrics, [Table(SWITCH, self._figures)])
+        except BaseException:
+            self._stop_answering()
+            self._native.stop()
+            raise
         self._closing = threading.Event()
         self._ended = threading.Event()  # the session with the server
         self._control: ControlClient | None = None
@@ -86,6 +94,14 @@ class SwitchService:
         """Work of the kernel: the mode of each port, the reason for none, and counts; empty without --xdp."""
         return dict(self._native.xdp())
 
+    @property
+    def metrics_port(self) -> int:
+        """Port that answers Prometheus; 0: nothing does."""
+        return self._exposition.port
+
+    def _figures(self) -> dict[str, Any]:
+        return self.stats() | {"xdp": self.xdp()}
+
     def wait(self, seconds: float) -> bool:
         """Wait; True if the server has refused the switch for good, or it has failed; then `close` raises the error."""
         self._thread.join(seconds)
@@ -98,6 +114,7 @@ class SwitchService:
         if (control := self._control) is not None:
             control.give_up()
         self._thread.join()
+        self._exposition.close()
         self._stop_answering()
         self._native.stop()
         if self._refusal is not None:

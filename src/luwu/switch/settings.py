@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from luwu.control.credentials import CredentialSettings
+from luwu.control.exposition import MetricsPlace
 from luwu.control.timeouts import Timeouts
 from luwu.core.settings import TOML_ONLY, Group
 
@@ -29,6 +30,8 @@ class SwitchSettings(CredentialSettings):
     """with --xdp, the user that the switch becomes after root has started it; it keeps the rights that XDP needs"""
     parent: str = ""
     """name of the switch above it; empty: the server chooses"""
+    metrics: MetricsPlace = ""
+    """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
 
 
 class SwitchFile(Group):

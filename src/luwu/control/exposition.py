@@ -1,0 +1,130 @@
+"""Answers Prometheus: figures of this process over HTTP, read when they are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from pydantic import AfterValidator
+
+from luwu.control.address import HostPort, parse_host_port
+from luwu.control.figures import Figure, Source
+from luwu.core.errors import ConfigError, ServerError
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+LOOPBACK = "127.0.0.1"
+
+
+def parse_metrics(text: str) -> HostPort:
+    """Return the place of a setting ``metrics``: HOST:PORT, or :PORT on this machine alone; raises ConfigError."""
+    place = f"{LOOPBACK}{text}" if text.startswith(":") else text
+    if not re.search(r":\d+$", place):
+        raise ConfigError(f"metrics: expected HOST:PORT, or :PORT for this machine alone, found {text!r}")
+    try:
+        return parse_host_port(place)
+    except ConfigError as error:
+        raise ConfigError(f"metrics: {error}") from None
+
+
+def _checked(text: str) -> str:
+    if text:
+        parse_metrics(text)
+    return text
+
+
+MetricsPlace = Annotated[str, AfterValidator(_checked)]
+"""Text that `parse_metrics` reads, or an empty one: nothing answers."""
+
+
+class Table(NamedTuple):
+    """Figures of a process, and the function that returns its stats."""
+
+    figures: Sequence[Figure]
+    source: Source
+
+
+class Labelled(NamedTuple):
+    """A figure of each of several things, such as workers: ``source`` returns its values by the label's value."""
+
+    figure: Figure
+    label: str
+    source: Source
+
+
+class Exposition:
+    """Answers ``GET /metrics`` until it is closed. A thread of its own does it.
+
+    Args:
+        place: HOST:PORT, or :PORT on this machine alone; port 0: the kernel chooses one. Empty: nothing answers.
+        tables: figures by table; a figure whose stats have no value is left out.
+        labelled: figures of several things.
+
+    Attributes:
+        port: where it listens; 0: nothing answers.
+
+    Raises:
+        ConfigError: the package prometheus-client is not installed. ServerError: it cannot listen there.
+    """
+
+    def __init__(self, place: str, tables: Sequence[Table], labelled: Sequence[Labelled] = ()) -> None:
+        self.port = 0
+        self._tables = tables
+        self._labelled = labelled
+        if not place:
+            return
+        where = parse_metrics(place)
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise ConfigError(
+                "metrics: needs the package prometheus-client, found none; pip install 'luwu[metrics]'"
+            ) from error
+        registry = CollectorRegistry(support_collectors_without_names=True)
+        registry.register(self)
+        try:
+            self._server, self._thread = start_http_server(where.port, where.host, registry)
+        except OSError as error:
+            raise ServerError(f"metrics: cannot listen at {where}: {error.strerror}; choose another port") from None
+        self.port = int(self._server.server_port)
+
+    def __enter__(self) -> Exposition:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the figures as they are now; Prometheus's client calls it."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        def family(figure: Figure, labels: Sequence[str] = ()) -> CounterMetricFamily | GaugeMetricFamily:
+            kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
+            return kind(figure.name, figure.help, labels=labels)
+
+        for figures, source in self._tables:
+            stats = source()
+            for figure in figures:
+                if (value := figure.read(stats)) is not None:
+                    found = family(figure)
+                    found.add_metric([], value)
+                    yield found
+        for figure, label, source in self._labelled:
+            found = family(figure, [label])
+            for name, value in sorted(source().items()):
+                found.add_metric([str(name)], float(value))
+            yield found
+
+    def close(self) -> None:
+        """Stop answering."""
+        if not self.port:
+            return
+        self.port = 0
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,36 @@
+"""The figures of a `luwu train` for Prometheus: the run's, and those of the server in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luwu.control.exposition import Exposition, Labelled, Table
+from luwu.control.figures import SERVER, TRAINING, WORKER_BEHIND
+from luwu.launch.elsewhere import ServerElsewhere
+from luwu.observe.meter import Meter
+from luwu.server.server import LocalServer
+
+
+def expose_run(place: str, meter: Meter, server: LocalServer | ServerElsewhere) -> Exposition:
+    """Answer Prometheus at a place; with an empty one nothing answers. Raises as `Exposition`."""
+    tables = [Table(TRAINING, lambda: training_stats(meter)), Table(SERVER, server.figures)]
+    return Exposition(place, tables, [Labelled(WORKER_BEHIND, "rank", server.behind)])
+
+
+def training_stats(meter: Meter) -> dict[str, Any]:
+    """Return a run's figures as `luwu.control.figures.TRAINING` reads them; those of no attempt before the first."""
+    if (last := meter.last) is None:
+        return {"steps": meter.steps}
+    return {
+        "step": last.step,
+        "steps": meter.steps,
+        "loss": last.loss,
+        "validation_loss": meter.validation_loss,
+        "grad_norm": last.grad_norm,
+        "lr": last.lr,
+        "loss_scale": last.loss_scale,
+        "speed": meter.tokens_per_second(),
+        "seconds": last.seconds,
+        "hidden": meter.hidden(),
+        "left": meter.seconds_left(),
+    }
