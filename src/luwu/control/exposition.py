@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LOOPBACK = "127.0.0.1"
+
+log = logging.getLogger(__name__)
 
 
 def parse_metrics(text: str) -> HostPort:
@@ -65,13 +68,14 @@ class Exposition:
 
     Attributes:
         port: where it listens; 0: nothing answers.
+        url: what Prometheus asks; empty: nothing answers.
 
     Raises:
         ConfigError: the package prometheus-client is not installed. ServerError: it cannot listen there.
     """
 
     def __init__(self, place: str, tables: Sequence[Table], labelled: Sequence[Labelled] = ()) -> None:
-        self.port = 0
+        self.port, self.url = 0, ""
         self._tables = tables
         self._labelled = labelled
         if not place:
@@ -90,6 +94,8 @@ class Exposition:
         except OSError as error:
             raise ServerError(f"metrics: cannot listen at {where}: {error.strerror}; choose another port") from None
         self.port = int(self._server.server_port)
+        self.url = f"http://{HostPort(where.host, self.port)}/metrics"
+        log.info("answers Prometheus url=%s", self.url)
 
     def __enter__(self) -> Exposition:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from luwu.control.exposition import Exposition, Labelled, Table
@@ -11,10 +12,15 @@ from luwu.observe.meter import Meter
 from luwu.server.server import LocalServer
 
 
-def expose_run(place: str, meter: Meter, server: LocalServer | ServerElsewhere) -> Exposition:
-    """Answer Prometheus at a place; with an empty one nothing answers. Raises as `Exposition`."""
+def expose_run(
+    place: str, meter: Meter, server: LocalServer | ServerElsewhere, say: Callable[[str], None]
+) -> Exposition:
+    """Answer Prometheus at a place, and say where; with an empty one nothing answers. Raises as `Exposition`."""
     tables = [Table(TRAINING, lambda: training_stats(meter)), Table(SERVER, server.figures)]
-    return Exposition(place, tables, [Labelled(WORKER_BEHIND, "rank", server.behind)])
+    found = Exposition(place, tables, [Labelled(WORKER_BEHIND, "rank", server.behind)])
+    if found.url:
+        say(f"figures for Prometheus at {found.url}")
+    return found
 
 
 def training_stats(meter: Meter) -> dict[str, Any]:

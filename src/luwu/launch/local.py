@@ -134,7 +134,8 @@ class LocalRun:
         """
         counting = Interrupts() if interrupts is None else nullcontext(interrupts)
         with counting as interrupts:
-            with self._serve(interrupts) as server, expose_run(self._settings.run.metrics, self._meter, server):
+            place, say = self._settings.run.metrics, self._display.say
+            with self._serve(interrupts) as server, expose_run(place, self._meter, server, say):
                 self._server = server
                 wait_seconds = self._settings.run.disk_full_wait_seconds
                 self._room = Room(wait_seconds, self._stages.show_room, lambda: interrupts.count > 0)
