@@ -60,6 +60,6 @@ def test_what_is_told_of_them() -> None:
 
 
 def test_an_endurance_has_a_unit() -> None:
-    assert settings(endurance=600).run.endurance == 600  # as a saved file has it
-    with pytest.raises(ConfigError, match=r"endurance: expected an endurance in GBW or TBW, such as 600TBW"):
-        settings(endurance="600")
+    for text in ("600", "0TBW", ""):
+        with pytest.raises(ConfigError, match=r"endurance: expected an endurance in GBW or TBW, such as 600TBW"):
+            settings(endurance=text)

@@ -233,13 +233,14 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
 
 def written_words(settings: Settings, outcome: Outcome) -> str:
     """Return what a run has written to its store, and the share of its disks' endurance where that is given."""
-    from luwu.core.units import bytes_text
+    from luwu.core.units import bytes_text, parse_endurance
 
     words = f"written to the store: {bytes_text(outcome.bytes_written)} since this start"
     if outcome.bytes_of_run > outcome.bytes_written:
         words += f", {bytes_text(outcome.bytes_of_run)} by this run"
-    if (endurance := settings.run.endurance) is None:
+    if settings.run.endurance is None:
         return words
+    endurance = parse_endurance(settings.run.endurance)
     folders = len(settings.run.stores) or 1
     share = 100 * outcome.bytes_of_run / folders / endurance
     disks = "its disk" if folders == 1 else f"each of its {folders} disks"

@@ -26,11 +26,8 @@ def parse_metrics(text: str) -> HostPort:
     """Return the place of a setting ``metrics``: HOST:PORT, or :PORT on this machine alone; raises ConfigError."""
     place = f"{LOOPBACK}{text}" if text.startswith(":") else text
     if not re.search(r":\d+$", place):
-        raise ConfigError(f"metrics: expected HOST:PORT, or :PORT for this machine alone, found {text!r}")
-    try:
-        return parse_host_port(place)
-    except ConfigError as error:
-        raise ConfigError(f"metrics: {error}") from None
+        raise ConfigError(f"expected HOST:PORT, or :PORT for this machine alone, found {text!r}")
+    return parse_host_port(place)
 
 
 def _checked(text: str) -> str:

@@ -26,14 +26,15 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_endurance(value: object) -> int:
-    """Bytes that a disk may take in its life, such as 600TBW; ConfigError without a unit. As `parse_bytes`."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    """Bytes that a disk may take in its life, such as 600TBW; ConfigError without a unit, or for 0."""
     text = str(value).strip()
     try:
-        return parse_bytes(text[:-1] if text[-2:].upper() == "BW" else text)
+        found = parse_bytes(text[:-1] if text[-2:].upper() == "BW" else text)
     except ConfigError:
-        raise ConfigError(f"expected an endurance in GBW or TBW, such as 600TBW, found {value!r}") from None
+        found = 0
+    if found <= 0:
+        raise ConfigError(f"expected an endurance in GBW or TBW, such as 600TBW, found {value!r}")
+    return found
 
 
 def parse_rate(value: object) -> float:

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from luwu.control.exposition import MetricsPlace
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import (
-    SIZE_LIMIT,
     Count,
     CountOrZero,
     Dtype,
@@ -60,7 +59,14 @@ BlockPattern = Annotated[str, AfterValidator(check_pattern)]
 ROOT = "<root>"
 
 
-Endurance = Annotated[int, BeforeValidator(parse_endurance), Field(ge=1, lt=SIZE_LIMIT)]
+def check_endurance(value: str) -> str:
+    """Return the text of an endurance; raises ConfigError for one without a unit."""
+    parse_endurance(value)
+    return value
+
+
+Endurance = Annotated[str, AfterValidator(check_endurance)]
+"""Text that `luwu.core.units.parse_endurance` reads."""
 
 
 class ComputeSettings(Group):
