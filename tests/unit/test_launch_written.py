@@ -55,6 +55,7 @@ def test_what_is_told_of_them() -> None:
     assert written_words(settings(), outcome) == "written to the store: 2 GB since this start, 6 TB by this run"
     words = written_words(settings(endurance="600TBW"), outcome)
     assert words.endswith("6 TB by this run, 1% of the endurance of its disk (600 TB)")
+    assert "under 0.01% of the endurance" in written_words(settings(endurance="9000000TBW"), outcome)
     words = written_words(settings(endurance="600TBW", stores=["/a", "/b"]), outcome)
     assert words.endswith("0.5% of the endurance of each of its 2 disks (600 TB)")
 

@@ -242,6 +242,7 @@ def written_words(settings: Settings, outcome: Outcome) -> str:
         return words
     endurance = parse_endurance(settings.run.endurance)
     folders = len(settings.run.stores) or 1
-    share = 100 * outcome.bytes_of_run / folders / endurance
+    percent = 100 * outcome.bytes_of_run / folders / endurance
+    share = "under 0.01%" if percent < 0.01 else f"{percent:.2g}%"
     disks = "its disk" if folders == 1 else f"each of its {folders} disks"
-    return f"{words}, {share:.2g}% of the endurance of {disks} ({bytes_text(endurance)})"
+    return f"{words}, {share} of the endurance of {disks} ({bytes_text(endurance)})"

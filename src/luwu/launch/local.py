@@ -145,6 +145,7 @@ class LocalRun:
                     self.outcome.stopped = True
                 finally:
                     self._begin_close(interrupts)
+            self._stages.show("stopped" if self.outcome.stopped else "done")
             written = self.outcome.bytes_written = int(self._server.stats().get("bytes_written", 0))
             self.outcome.bytes_of_run = self._written.end(written)
             if self.outcome.stopped:
@@ -385,7 +386,6 @@ class LocalRun:
         self._stages.show_room(wait)
 
     def _conclude(self) -> None:
-        self._stages.show("stopped" if self.outcome.stopped else "done")
         if self.outcome.stopped:
             return
         results = [self._results[rank] for rank in sorted(self._results)]
