@@ -61,16 +61,17 @@ PANELS = (
     Panel("Updates", "none", {rate("luwu_server_updated_elements_total"): "parameters a second"}),
     Panel("Busy update threads", "none", {rate("luwu_server_update_seconds_total"): "threads"}),
     Panel(
-        "Rolled back and void attempts",
+        "Attempts in vain",
         "none",
-        {
-            rate("luwu_server_rolled_back_total"): "rolled back a second",
-            rate("luwu_server_voided_total"): "void a second",
-        },
+        {"luwu_server_rolled_back": "rolled back", "luwu_server_voided_total": "void, because of a lost worker"},
     ),
     Panel("Workers", "none", {"luwu_server_workers": "wanted", "luwu_server_workers_present": "present"}),
     Panel("Workers that others wait for", "s", {"luwu_worker_behind_seconds": "worker {{rank}}"}),
-    Panel("Paused by a full disk, failed", "none", {"luwu_server_paused": "paused", "luwu_server_failed": "failed"}),
+    Panel(
+        "Full disks and failures",
+        "none",
+        {"luwu_server_paused": "paused", "luwu_server_failures_total": "failed runs"},
+    ),
     Panel(
         "Switch: packets in",
         "pps",

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import dashboard
 import figures_table
 
+from luwu.control import exposition
 from luwu.control.exposition import Exposition, Labelled, Table, parse_metrics
 from luwu.control.figures import SERVER, SWITCH, TABLES, TRAINING, WORKER_BEHIND, Figure
 from luwu.core.settings import build
@@ -85,6 +87,19 @@ def test_a_port_that_is_taken_is_named() -> None:
             Exposition(place, [])
 
 
+def test_idle_connections_take_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition._Handler, "timeout", 0.2)
+    with Exposition("127.0.0.1:0", [Table((LEVEL,), lambda: {"level": 1})]) as found:
+        before = threading.active_count()
+        idle = [socket.create_connection(("127.0.0.1", found.port)) for _ in range(4 * exposition.MOST_REQUESTS)]
+        assert threading.active_count() - before <= exposition.MOST_REQUESTS
+        for each in idle:
+            each.settimeout(30)
+            assert each.recv(1) == b""  # it is closed, at once or when its time is over
+            each.close()
+        assert asked(found.port) == {(LEVEL.name, ""): 1}
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(
@@ -100,7 +115,7 @@ def test_a_server_of_the_network_tells_its_run(tmp_path: Path) -> None:
         found = asked(server.metrics_port)
         assert found["luwu_server_workers", ""] == 2
         assert found["luwu_server_workers_present", ""] == found["luwu_server_step", ""] == 0
-        assert found["luwu_server_paused", ""] == found["luwu_server_failed", ""] == 0
+        assert found["luwu_server_paused", ""] == found["luwu_server_failures_total", ""] == 0
         port = server.metrics_port
     with pytest.raises(OSError):
         asked(port)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from luwu.errors import ServerError
+from luwu.launch.slurm import Slurm
 from luwu.launch.slurm_run import end_step
 
 WAITS = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
@@ -53,3 +55,15 @@ def test_a_server_whose_node_is_lost_is_killed(step: subprocess.Popen[str]) -> N
     answers = iter([True, False])
     end_step(step, 0.01, lambda: next(answers))
     assert step.wait() < 0
+
+
+def test_the_time_that_a_job_has_is_slurms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    monkeypatch.setattr(Slurm, "_names", lambda self, listed: [listed])
+    job = Slurm()
+    for end, known in (("", False), ("never", False), (str(int(time.time()) + 100), True)):
+        monkeypatch.setenv("SLURM_JOB_END_TIME", end)
+        left = job.seconds_left()
+        assert (left is not None) == known
+        assert left is None or 90 < left <= 100

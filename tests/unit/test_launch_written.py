@@ -32,7 +32,9 @@ def test_a_launcher_that_is_killed_loses_the_last_seconds_alone(tmp_path: Path) 
     assert WrittenBytes(tmp_path / "written.json").end(0) == 200
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"bytes": "9"}', '{"bytes": -1}', '{"bytes": true}', "9"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"bytes": "9"}', '{"bytes": -1}', '{"bytes": true}', "9", '{"bytes": 1' + "0" * 4000 + "}"]
+)
 def test_a_damaged_count_begins_again(tmp_path: Path, text: str) -> None:
     path = tmp_path / "written.json"
     path.write_text(text)
@@ -48,7 +50,7 @@ def settings(**run: object) -> Settings:
     return build_settings({"run": run})
 
 
-def test_what_is_told_of_them() -> None:
+def test_what_is_told_of_them(tmp_path: Path) -> None:
     outcome = Outcome(bytes_written=2 * 10**9, bytes_of_run=2 * 10**9)
     assert written_words(settings(), outcome) == "written to the store: 2 GB since this start"
     outcome.bytes_of_run = 6 * 10**12
@@ -56,8 +58,12 @@ def test_what_is_told_of_them() -> None:
     words = written_words(settings(endurance="600TBW"), outcome)
     assert words.endswith("6 TB by this run, 1% of the endurance of its disk (600 TB)")
     assert "under 0.01% of the endurance" in written_words(settings(endurance="9000000TBW"), outcome)
-    words = written_words(settings(endurance="600TBW", stores=["/a", "/b"]), outcome)
+    words = written_words(settings(endurance="600TBW", stores=["/no-a", "/no-b"]), outcome)
     assert words.endswith("0.5% of the endurance of each of its 2 disks (600 TB)")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    one_disk = settings(endurance="6TBW", stores=[str(tmp_path / "a"), str(tmp_path / "b")])
+    assert written_words(one_disk, outcome).endswith("100% of the endurance of its disk (6 TB)")
 
 
 def test_an_endurance_has_a_unit() -> None:

@@ -103,7 +103,8 @@ def test_advice_weighs_speed_before_what_a_crash_costs() -> None:
     assert best_of([each]) is each
     slow = plan(batch=36, micro_batch=2, disk="4TB@28GB/s")  # whose computation hides the disk
     found = compare_durables(slow)
-    assert slow.tokens_per_second > 0.99 * max(other.tokens_per_second for other in found)
+    assert crash_seconds(plan(durable="1 s")) > 0  # each step is one, and is answered before it is on the disk
+    assert slow.tokens_per_second > 0.95 * max(other.tokens_per_second for other in found)
     assert best_of(found) is slow
     told = [found.request.settings.run.durable for found in compare_durables(plan(durable="5 min"))]
     assert told == ["5 min", "step", "10 steps", "100 steps"]
@@ -119,7 +120,7 @@ def test_the_command_tells_them() -> None:
     flags = ["plan", *(part for name, value in FITS.items() for part in (f"--{name}", value))]
     shown = CliRunner().invoke(app, [*flags, "--durable", "10 steps"])
     assert shown.exit_code == 0
-    assert "a crash of the server costs 10 steps at most, 2." in shown.output
+    assert "a crash of the server costs 10 steps more at most, 2." in shown.output
     assert "gradients that are kept" in shown.output
     told = json.loads(CliRunner().invoke(app, [*flags, "--durable", "stop", "--json"]).output)
     assert [found["durable"] for found in told["durable"]["compared"]] == ["stop", "step", "10 steps", "100 steps"]

@@ -21,6 +21,7 @@ from luwu.core.errors import (
     WorkerLostError,
 )
 from luwu.core.manifest import BlockManifest, Manifest
+from luwu.core.room import RoomWait, RoomWatch
 from luwu.server.lent import end_core
 from luwu.server.membership import Membership, miss_workers
 
@@ -306,3 +307,36 @@ def test_ctrl_c_ends_a_server_that_waits_and_what_it_loses_is_logged(caplog):
     with pytest.raises(KeyboardInterrupt):
         end_core(core, lambda stats: True)
     assert core.closed and "a step is lost" in caplog.text
+
+
+WAITS = {"waits_for_room": ("/disk", 5, 1e9)}
+
+
+def test_a_pause_is_told_again_when_it_can_be_given_up():
+    said: list[RoomWait | None] = []
+    asked = [False]
+    watch = RoomWatch(said.append, lambda: asked[0])
+    watch.look(WAITS)
+    watch.look(WAITS)
+    assert [str(wait).endswith("once more ends without them") for wait in said] == [False]
+    assert watch.goes_on(WAITS) and watch.goes_on(WAITS)
+    assert [str(wait).endswith("once more ends without them") for wait in said] == [False, True]
+    asked[0] = True
+    assert not watch.goes_on(WAITS)
+    assert watch.goes_on({"waits_for_room": None}) and said[-1] is None
+
+
+@pytest.mark.parametrize("error", [OSError("no room for a line"), SystemExit(1)])
+def test_who_cannot_be_told_of_a_pause_loses_nothing(error: BaseException):
+    def say(wait: RoomWait | None) -> None:
+        raise error
+
+    core, watch = BusyCore(3), RoomWatch(say)
+    end_core(core, lambda stats: watch.goes_on(stats | WAITS))
+    assert core.closed and core.looks == 0
+    with pytest.raises(KeyboardInterrupt):
+        RoomWatch(lambda wait: interrupt()).goes_on(WAITS)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt

@@ -10,6 +10,9 @@ import typer
 from luwu.cli.setting_flags import Given, setting_flags
 from luwu.server.settings import ServerFile
 
+TOGETHER_SECONDS = 5.0
+"""Signals within this time count as one: an engine may send one to the launcher, and the launcher another."""
+
 
 @setting_flags(ServerFile)
 def server(
@@ -22,7 +25,7 @@ def server(
 
     Prints the URL that workers connect to; the log goes to standard error. When all workers have left, or one was lost,
     the next set may join and continues at the last commit. A server that is stopped puts what its memory has on the
-    disk first; where that waits for room, a second signal gives it up.
+    disk first; where that waits for room, a second signal after five seconds gives it up.
 
     Exit status: 0 stopped by a signal, 1 it could not listen or use its folders, 2 settings that cannot work.
     """
@@ -33,6 +36,7 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
     """Settle the settings, serve, and print the URL."""
     import signal
     import sys
+    import time
 
     from luwu.cli.service import prepare
     from luwu.core.files import replace_text
@@ -44,8 +48,14 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
     wanted = settings.server
     credentials, log = prepare(wanted, "luwu.server")
 
+    stops_since: float | None = None
+
     def told_again() -> bool:
-        return not signal.sigpending().isdisjoint(SIGNALS)
+        """Return True if another signal came after the first; one that came with it, as Slurm's do, is dropped."""
+        if stops_since is None:
+            return False
+        number = signal.sigtimedwait(SIGNALS, 0)
+        return number is not None and time.monotonic() - stops_since > TOGETHER_SECONDS
 
     with NetworkServer(wanted, credentials, settings.timeouts, gives_up=told_again) as network:
         workers = f"{wanted.min_workers}-{wanted.workers}" if wanted.min_workers else str(wanted.workers)
@@ -57,5 +67,6 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
         sys.stdout.write(f"{network.url}\n")
         sys.stdout.flush()
         number = signal.sigwait(SIGNALS)
+        stops_since = time.monotonic()
         log.info("stops signal=%s step=%d", signal.Signals(number).name, network.step)
     log.info("stopped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -241,8 +242,16 @@ def written_words(settings: Settings, outcome: Outcome) -> str:
     if settings.run.endurance is None:
         return words
     endurance = parse_endurance(settings.run.endurance)
-    folders = len(settings.run.stores) or 1
-    percent = 100 * outcome.bytes_of_run / folders / endurance
-    share = "under 0.01%" if percent < 0.01 else f"{percent:.2g}%"
-    disks = "its disk" if folders == 1 else f"each of its {folders} disks"
-    return f"{words}, {share} of the endurance of {disks} ({bytes_text(endurance)})"
+    disks = count_disks(settings.run.stores)
+    percent = 100 * outcome.bytes_of_run / disks / endurance
+    share = "under 0.01%" if percent < 0.01 else f"{percent:.2g}%" if percent < 10 else f"{percent:,.0f}%"
+    whose = "its disk" if disks == 1 else f"each of its {disks} disks"
+    return f"{words}, {share} of the endurance of {whose} ({bytes_text(endurance)})"
+
+
+def count_disks(folders: Sequence[str]) -> int:
+    """Return the number of file systems that folders are on; of folders, where that is not known."""
+    try:
+        return len({Path(folder).stat().st_dev for folder in folders}) or 1
+    except OSError:
+        return len(folders)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from pydantic import AfterValidator
 
@@ -18,6 +22,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LOOPBACK = "127.0.0.1"
+
+REQUEST_SECONDS = 5.0
+"""Time that a client has to ask."""
+
+MOST_REQUESTS = 8
+"""Requests that are answered at a time."""
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +65,49 @@ class Labelled(NamedTuple):
     source: Source
 
 
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_SECONDS
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: somebody asks every few seconds."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    """Answers some requests at a time; a connection that is one too many is closed."""
+
+    daemon_threads = True
+
+    def __init__(self, place: HostPort, family: int) -> None:
+        self.address_family = family
+        self._free = threading.BoundedSemaphore(MOST_REQUESTS)
+        super().__init__((place.host, place.port), _Handler)
+
+    @classmethod
+    def at(cls, place: HostPort) -> _Server:
+        """Listen at a place; raises OSError."""
+        return cls(place, socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0])
+
+    def server_bind(self) -> None:
+        """Listen, without asking anybody for the name of this machine."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request in a thread of its own, if there is one left."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a request; called in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
 class Exposition:
     """Answers ``GET /metrics`` until it is closed. A thread of its own does it.
 
@@ -79,7 +132,7 @@ class Exposition:
             return
         where = parse_metrics(place)
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry, make_wsgi_app
         except ImportError as error:
             raise ConfigError(
                 "metrics: needs the package prometheus-client, found none; pip install 'luwu[metrics]'"
@@ -87,9 +140,12 @@ class Exposition:
         registry = CollectorRegistry(support_collectors_without_names=True)
         registry.register(self)
         try:
-            self._server, self._thread = start_http_server(where.port, where.host, registry)
+            self._server = _Server.at(where)
         except OSError as error:
             raise ServerError(f"metrics: cannot listen at {where}: {error.strerror}; choose another port") from None
+        self._server.set_app(make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="luwu-metrics", daemon=True)
+        self._thread.start()
         self.port = int(self._server.server_port)
         self.url = f"http://{HostPort(where.host, self.port)}/metrics"
         log.info("answers Prometheus url=%s", self.url)

@@ -48,11 +48,9 @@ SERVER = (
         "time since the last commit point, or the start",
         "since_commit_seconds",
     ),
+    Figure("luwu_server_attempts", "gauge", "attempts at steps that have ended, since the store was made", "attempts"),
     Figure(
-        "luwu_server_attempts", "counter", "attempts at steps that have ended, since the store was made", "attempts"
-    ),
-    Figure(
-        "luwu_server_rolled_back", "counter", "attempts that were rolled back, since the store was made", "rolled_back"
+        "luwu_server_rolled_back", "gauge", "attempts that were rolled back, since the store was made", "rolled_back"
     ),
     Figure("luwu_server_voided", "counter", "attempts that a lost worker made void", "voided"),
     Figure("luwu_server_clipped", "counter", "committed steps whose gradient was clipped", "clipped"),
@@ -73,7 +71,7 @@ SERVER = (
         "luwu_server_memory_bytes", "gauge", "memory for parameters, states and gradients, as planned", "planned_bytes"
     ),
     Figure("luwu_server_paused", "gauge", "1 while a full disk pauses the run, else 0", "paused"),
-    Figure("luwu_server_failed", "gauge", "1 when the run has failed, else 0", "failed"),
+    Figure("luwu_server_failures", "counter", "runs that have failed since the server was started", "failures"),
     Figure("luwu_server_workers", "gauge", "workers that make a step", "workers"),
     Figure("luwu_server_workers_present", "gauge", "workers that are in the run", "workers_present"),
     Figure("luwu_store_read_bytes", "counter", "bytes that were read from the store", "bytes_read"),
@@ -122,11 +120,9 @@ TRAINING = (
 
 SESSION = (
     Figure("luwu_session_step", "gauge", "committed steps of the store", "step"),
+    Figure("luwu_session_attempts", "gauge", "attempts at steps that have ended, since the store was made", "attempts"),
     Figure(
-        "luwu_session_attempts", "counter", "attempts at steps that have ended, since the store was made", "attempts"
-    ),
-    Figure(
-        "luwu_session_rolled_back", "counter", "attempts that were rolled back, since the store was made", "rolled_back"
+        "luwu_session_rolled_back", "gauge", "attempts that were rolled back, since the store was made", "rolled_back"
     ),
     Figure("luwu_session_pulled_bytes", "counter", "bytes of blocks that this worker has pulled", "bytes_pulled"),
     Figure("luwu_session_pushed_bytes", "counter", "bytes of gradients that this worker has pushed", "bytes_pushed"),

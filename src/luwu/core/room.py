@@ -29,18 +29,23 @@ log = logging.getLogger("luwu.room")
 
 @dataclass(frozen=True)
 class RoomWait:
-    """A pause: ``folder`` needs at least ``needed_bytes``, 0 where nobody knows; ``until`` is a `time.time`."""
+    """A pause: ``folder`` needs at least ``needed_bytes``, 0 where nobody knows; ``until`` is a `time.time`.
+
+    ``at_end``: a run has ended, and steps that are in memory alone wait.
+    """
 
     folder: str
     needed_bytes: int
     until: float
+    at_end: bool = False
 
     def __str__(self) -> str:
         needed = f"at least {self.needed_bytes:,} bytes" if self.needed_bytes else "room"
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.until))
+        hint = "; steps that are in memory alone wait for it: Ctrl-C or SIGTERM once more ends without them"
         return (
             f"paused: {self.folder} needs {needed}, and its disk is full; free some space there: it goes on by itself "
-            f"when there is room, and waits until {clock}"
+            f"when there is room, and waits until {clock}{hint if self.at_end else ''}"
         )
 
 
@@ -183,13 +188,25 @@ class RoomWatch:
 
     def look(self, stats: Mapping[str, Any]) -> None:
         """Compare a native server's stats with the last ones, and report a difference."""
-        found = stats.get("waits_for_room")
-        wait = None if found is None else RoomWait(*found)
+        self._look(stats, at_end=False)
+
+    def goes_on(self, stats: Mapping[str, Any]) -> bool:
+        """Look at a server that ends, and return False if it waits for room, and the wait is given up.
+
+        A pause that was reported before is reported again, because now it can be given up. Nobody who cannot be told
+        loses steps for that.
+        """
+        try:
+            self._look(stats, at_end=True)
+        except (Exception, SystemExit):  # the latter is a display's whose pipe is broken
+            log.warning("a pause could not be told", exc_info=True)
+        return stats.get("waits_for_room") is None or not self._gives_up()
+
+    def _look(self, stats: Mapping[str, Any], *, at_end: bool) -> None:
+        wait = None
+        if (found := stats.get("waits_for_room")) is not None:
+            folder, needed_bytes, until = found
+            wait = RoomWait(folder, needed_bytes, until, at_end)
         if wait != self._last:
             self._last = wait
             self._say(wait)
-
-    def goes_on(self, stats: Mapping[str, Any]) -> bool:
-        """Look, and return False if a server that ends waits for room, and the wait is given up."""
-        self.look(stats)
-        return self._last is None or not self._gives_up()

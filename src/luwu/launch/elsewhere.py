@@ -22,6 +22,10 @@ class ServerElsewhere:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another launcher have the run folder."""
         self._lock.close()
 
     def stats(self) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def training_stats(meter: Meter) -> dict[str, Any]:
         "grad_norm": last.grad_norm,
         "lr": last.lr,
         "loss_scale": last.loss_scale,
-        "speed": meter.tokens_per_second(),
+        "speed": meter.rates.tokens_per_second,
         "seconds": last.seconds,
-        "hidden": meter.hidden(),
-        "left": meter.seconds_left(),
+        "hidden": meter.rates.hidden,
+        "left": meter.rates.seconds_left,
     }

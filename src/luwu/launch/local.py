@@ -134,23 +134,28 @@ class LocalRun:
         """
         counting = Interrupts() if interrupts is None else nullcontext(interrupts)
         with counting as interrupts:
-            place, say = self._settings.run.metrics, self._display.say
-            with self._serve(interrupts) as server, expose_run(place, self._meter, server, say):
-                self._server = server
-                wait_seconds = self._settings.run.disk_full_wait_seconds
-                self._room = Room(wait_seconds, self._stages.show_room, lambda: interrupts.count > 0)
-                try:
-                    self._run(interrupts)
-                except WaitStoppedError:
-                    self.outcome.stopped = True
-                finally:
-                    self._begin_close(interrupts)
+            server = self._server = self._serve(interrupts)
+            try:
+                with server, expose_run(self._settings.run.metrics, self._meter, server, self._display.say):
+                    self._run_on(server, interrupts)
+            finally:
+                written = self.outcome.bytes_written = int(server.stats().get("bytes_written", 0))
+                self.outcome.bytes_of_run = self._written.end(written)
             self._stages.show("stopped" if self.outcome.stopped else "done")
-            written = self.outcome.bytes_written = int(self._server.stats().get("bytes_written", 0))
-            self.outcome.bytes_of_run = self._written.end(written)
             if self.outcome.stopped:
                 self.outcome.step = self._step_of_store(self.outcome.step)
         return self.outcome
+
+    def _run_on(self, server: LocalServer | ServerElsewhere, interrupts: Interrupts) -> None:
+        seconds = self._settings.run.disk_full_wait_seconds
+        self._room = Room(seconds, self._stages.show_room, lambda: interrupts.count > 0)
+        try:
+            self._run(interrupts)
+        except WaitStoppedError:
+            self.outcome.stopped = True
+        finally:
+            self._begin_close(interrupts)
+        server.close()  # while its figures are still told
 
     def _begin_close(self, interrupts: Interrupts) -> None:
         """Take no more reports, and show that the server, which is closed next, puts its last steps on the disk."""
@@ -375,10 +380,7 @@ class LocalRun:
 
     def _on_room_of_server(self, wait: RoomWait | None) -> None:
         """Report, or show at once while the server closes, that it waits for room; called in a thread of the server."""
-        if self._over.is_set():
-            self._stages.show_room_at_end(wait)
-        else:
-            room_reporter(partial(self._queue, SERVER))(wait)
+        (self._stages.show_room if self._over.is_set() else room_reporter(partial(self._queue, SERVER)))(wait)
 
     def _on_room(self, rank: int, report: Report) -> None:
         wait = room_wait(dict(report))

@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from luwu.core.errors import LuwuError, ServerError, error_named
@@ -33,7 +32,14 @@ ReportFunction = Callable[[Report], None]
 
 def room_reporter(report: ReportFunction) -> SayRoom:
     """Return a function that reports to the launcher that this process waits for room on a full disk, or goes on."""
-    return lambda wait: report({"kind": "room", "wait": None if wait is None else asdict(wait)})
+
+    def say(wait: RoomWait | None) -> None:
+        words = None
+        if wait is not None:
+            words = {"folder": wait.folder, "needed_bytes": wait.needed_bytes, "until": wait.until}
+        report({"kind": "room", "wait": words})
+
+    return say
 
 
 def room_wait(report: Report) -> RoomWait | None:

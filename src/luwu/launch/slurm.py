@@ -59,6 +59,11 @@ class Slurm:
         self.begun_with = self._names(listed)
         self.here = os.environ.get("SLURMD_NODENAME", "")  # empty outside of a job's script
 
+    def seconds_left(self) -> float | None:
+        """Return the time that the job has, as Slurm told it when it began; None: it did not."""
+        end = os.environ.get("SLURM_JOB_END_TIME", "")
+        return int(end) - time.time() if end.isdecimal() else None
+
     def nodes(self) -> list[str]:
         """Return the names of the nodes that the job has now. Slurm takes lost ones away, with --no-kill."""
         return self._names(_ask("squeue", "--noheader", f"--jobs={self.job}", "--format=%N"))

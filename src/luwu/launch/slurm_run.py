@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 
 from luwu.control.address import HostPort, parse_url
 from luwu.core.errors import ConfigError, ServerError
@@ -37,6 +38,9 @@ SERVER_STEP = "luwu-server"
 ANSWER_SECONDS = 5.0
 END_SECONDS = 60.0
 """Seconds that the steps have to end after SIGTERM. Those of a lost node never do; the server may take longer."""
+
+ENOUGH_TO_REQUEUE = 2
+"""A job that is queued again gives its server more time while it has this many times `END_SECONDS` left."""
 
 GUARD_SECONDS = 30.0
 """Pause before another guard, where one has ended."""
@@ -102,6 +106,7 @@ class SlurmRun:
         self._guards: list[subprocess.Popen[str]] = []
         self._environment = dict(os.environ)
         self._server: HostPort | None = None  # once it serves
+        self._ending = False
 
     def run(self) -> int:
         """Run the server and the workers until all workers have finished; return the exit status of the job.
@@ -119,6 +124,7 @@ class SlurmRun:
         with self._told_of_signals():
             server = self._start_server(job)
             self._start_guard(self._slurm.begun_with)
+            end: Finish | Requeue | None = None
             try:
                 end = self._follow(job)
                 if isinstance(end, Requeue):
@@ -127,7 +133,7 @@ class SlurmRun:
                     why = end.why or "all workers have finished"
                     log.log(logging.ERROR if end.status else logging.INFO, "%s; ends the other steps", why)
             finally:
-                self._end_steps(server, job.server_node)
+                self._end_steps(server, job.server_node, requeues=isinstance(end, Requeue))
         if isinstance(end, Finish):
             return end.status
         self._slurm.requeue()
@@ -219,14 +225,23 @@ class SlurmRun:
         threading.Thread(target=watch, name="luwu-guard", daemon=True).start()
         return []
 
-    def _end_steps(self, server: subprocess.Popen[str], server_node: str) -> None:
+    def _end_steps(self, server: subprocess.Popen[str], server_node: str, *, requeues: bool) -> None:
+        """End all steps; a job that is to be queued again must be before its time is over."""
+
+        def may_go_on() -> bool:
+            left = self._slurm.seconds_left()
+            if requeues and (left is None or left < ENOUGH_TO_REQUEUE * END_SECONDS):
+                return False
+            return server_node in self._slurm.nodes()
+
+        self._ending = True
         others = [*self._workers.values(), *self._guards]
         for step in others:
             step.terminate()
         self._slurm.terminate(SERVER_STEP)
         for step in others:
             end_step(step, END_SECONDS)
-        end_step(server, END_SECONDS, lambda: server_node in self._slurm.nodes())
+        end_step(server, END_SECONDS, may_go_on)
 
     @contextmanager
     def _told_of_signals(self) -> Iterator[None]:
@@ -236,10 +251,14 @@ class SlurmRun:
             signal.SIGTERM: lambda job, nodes: job.stopped(),
             signal.SIGINT: lambda job, nodes: job.stopped(),
         }
-        before = {
-            number: signal.signal(number, lambda number, frame: self._events.put(events[signal.Signals(number)]))
-            for number in events
-        }
+
+        def told(number: int, frame: FrameType | None) -> None:
+            if not self._ending:
+                self._events.put(events[signal.Signals(number)])
+            elif number != SIGNAL_BEFORE_THE_END:  # once more: the server is not to wait for room on a full disk
+                threading.Thread(target=self._slurm.terminate, args=(SERVER_STEP,), daemon=True).start()
+
+        before = {number: signal.signal(number, told) for number in events}
         try:
             yield
         finally:

@@ -27,12 +27,6 @@ class Stages:
         else:
             self._display.stage("paused: a disk is full")
 
-    def show_room_at_end(self, wait: RoomWait | None) -> None:
-        """Show the same of a run that has ended, whose last steps wait for room."""
-        self.show_room(wait)
-        if wait is not None:
-            self._display.say("steps that are in memory alone wait for it; press Ctrl-C again to end without them")
-
     def say_failure(self, failure: str) -> None:
         """Say once why the last snapshot failed; empty: it did not."""
         if failure and failure != self._snapshot_failure:

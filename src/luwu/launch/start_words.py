@@ -24,7 +24,8 @@ def step_words(step: int, made: int, run: RunSettings, *, server_here: bool) -> 
 
     Args:
         step: the store's committed step.
-        made: the last step that metrics.jsonl has a row of; those after ``step`` were lost with a server's memory.
+        made: the last step that metrics.jsonl has a row of; a crash between commit points, or an older snapshot that
+            was restored, has undone those after ``step``.
         run: the run's settings.
         server_here: the server has these settings, too.
     """
@@ -33,8 +34,9 @@ def step_words(step: int, made: int, run: RunSettings, *, server_here: bool) -> 
         return
     again = ""
     if made > step:
-        lost = f"steps {step + 1} to {made} were" if made > step + 1 else f"step {made} was"
-        again = f"; {lost} in memory alone and {'are' if made > step + 1 else 'is'} made again"
+        several = made > step + 1
+        lost = f"steps {step + 1} to {made} are" if several else f"step {made} is"
+        again = f"; {lost} not in the store, and {'are' if several else 'is'} made again"
     if step or again:
         yield f"resuming after step {step} of {run.steps}{again}"
     if server_here and run.commit_points.steps != 1:

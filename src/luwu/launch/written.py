@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from luwu.core.errors import LuwuError
+from luwu.core.quantities import SIZE_LIMIT
 from luwu.core.room import NO_WAIT
 
 SAVE_SECONDS = 10.0
@@ -49,4 +50,4 @@ def _read(path: Path) -> int:
         count = json.loads(path.read_text(encoding="utf-8"))["bytes"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
-    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else 0
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < SIZE_LIMIT else 0

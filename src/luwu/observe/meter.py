@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from luwu.core.shares import is_even
 
@@ -79,15 +79,30 @@ class StepRecord:
     """Sequences of each worker, by rank; None where the batch was divided evenly."""
 
 
+class Rates(NamedTuple):
+    """Rates over the last attempts, see the functions of `Meter`."""
+
+    tokens_per_second: float
+    hidden: float
+    seconds_left: float
+
+
 class Meter:
-    """Collects one report from each worker and attempt."""
+    """Collects one report from each worker and attempt.
+
+    Attributes:
+        last: record of the last attempt.
+        rates: rates after that attempt; as ``last``, another thread may read them.
+        validation_loss: the last one that was measured.
+    """
 
     def __init__(self, workers: int, steps: int) -> None:
         self.workers = workers
         self.steps = steps
         self.rolled_back = 0
         self.last: StepRecord | None = None
-        self.validation_loss: float | None = None  # the last one that was measured
+        self.rates = Rates(0.0, 0.0, 0.0)
+        self.validation_loss: float | None = None
         self._open: dict[int, dict[int, StepReport]] = {}
         self._noted: dict[int, dict[int, Mapping[str, Any]]] = {}  # parts of lost workers, by attempt and rank
         self._shares: dict[int, dict[int, tuple[float, int]]] = {}  # of validations, by step and rank
@@ -165,6 +180,7 @@ class Meter:
         self._shares = {step: shares for step, shares in self._shares.items() if step >= record.step}
         self._recent.append(record)
         self.last = record
+        self.rates = Rates(self.tokens_per_second(), self.hidden(), self.seconds_left())
         self._note_validation(record.validation_loss)
         self.rolled_back += not record.committed
         return record

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from luwu.core.durability import EACH_STEP
 from luwu.core.units import bytes_text, seconds_text
 from luwu.core.words import counted
 from luwu.plan.planning import Plan, make_plan, with_rows
-from luwu.plan.search import ENOUGH_PERCENT
 
 DURABLES = ("step", "10 steps", "100 steps")
 """Values that are compared, from the one that a crash costs the least to the one that writes the least."""
+
+
+AS_FAST_PERCENT = 95
+"""Percent of the best throughput that counts as the same: a crash costs more than that small a gain is worth."""
 
 
 def compare_durables(plan: Plan) -> list[Plan]:
@@ -25,12 +29,17 @@ def compare_durables(plan: Plan) -> list[Plan]:
 def best_of(plans: Sequence[Plan]) -> Plan:
     """Return the fastest plan; of those that are as fast, the one that a crash costs the least time."""
     fastest = max(each.tokens_per_second for each in plans)
-    return min((each for each in plans if 100 * each.tokens_per_second >= ENOUGH_PERCENT * fastest), key=crash_seconds)
+    return min((each for each in plans if 100 * each.tokens_per_second >= AS_FAST_PERCENT * fastest), key=crash_seconds)
+
+
+def crash_steps(plan: Plan) -> float:
+    """Return the most answered steps that a crash of the server costs: those from one commit point to the next."""
+    return 0.0 if plan.request.settings.run.commit_points == EACH_STEP else plan.commits.every
 
 
 def crash_seconds(plan: Plan) -> float:
-    """Return the most time that a crash of the server costs: of the steps from one commit point to the next."""
-    return 0.0 if plan.commits.every == 1 else plan.commits.every * plan.step.seconds
+    """Return the time of those steps."""
+    return crash_steps(plan) * plan.step.seconds
 
 
 def durable_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -45,13 +54,13 @@ def _name(plan: Plan) -> str:
 
 
 def _words(plan: Plan) -> str:
-    every, seconds = plan.commits.every, crash_seconds(plan)
-    if every == 1:
-        cost = "costs nothing"
-    elif math.isinf(every):
+    steps = crash_steps(plan)
+    if not steps:
+        cost = "costs the step under way"
+    elif math.isinf(steps):
         cost = "costs the whole run"
     else:
-        cost = f"costs {counted(math.ceil(every), 'step')} at most, {seconds_text(seconds)}"
+        cost = f"costs {counted(math.ceil(steps), 'step')} more at most, {seconds_text(crash_seconds(plan))}"
     return (
         f"{plan.tokens_per_second:,.0f} tokens/s; {bytes_text(plan.wear.day_bytes)} written to each disk a day; "
         f"a crash of the server {cost}"

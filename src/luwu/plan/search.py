@@ -13,7 +13,7 @@ from luwu.plan.requests import usual_budget
 SERVERS = (1, 2, 3, 4, 6, 8, 12, 16)
 DISKS = (1, 2, 4, 6, 8, 12, 16, 24)
 ENOUGH_PERCENT = 99
-"""Percent of the best throughput that counts as the same: a smaller memory budget that reaches it is better."""
+"""Percent of the best throughput: a smaller memory budget that reaches it is better."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def figures_of(run: Membership[Any]) -> dict[str, Any]:
     return stats | {
         "step": run.step,
         "paused": stats.get("waits_for_room") is not None,
-        "failed": run.error() is not None,
+        "failures": int(run.error() is not None),
         "workers": run.workers,
         "workers_present": len(run.joined),
     }

@@ -307,12 +307,12 @@ class Membership(Generic[CoreT]):
     def _wait_for_place(self, rank: int, tenure: int) -> None:
         free = False
         while not free:
-            self._raise_if_ended()
+            self.raise_if_ended()
             if not self.holds(rank, tenure):
                 raise lost_meanwhile(rank)
             with self.core() as core:
                 free = cast(ReturnCore, core).wait_for_place(rank, TIMEOUTS.look_seconds)
-        self._raise_if_ended()
+        self.raise_if_ended()
 
     def _gather(self, at_most_seconds: float) -> None:
         with self._changed:
@@ -322,15 +322,16 @@ class Membership(Generic[CoreT]):
         if not together:
             missing = ", ".join(str(rank) for rank in self.missing)
             self.fail(WorkerLostError(f"worker {missing} of {self.workers} did not come within {at_most_seconds:g} s"))
-        self._raise_if_ended()
+        self.raise_if_ended()
 
     def _wait_for_first_values(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._first_values or self._error is not None or self._closed)
         if not self._first_values:
-            self._raise_if_ended()
+            self.raise_if_ended()
 
-    def _raise_if_ended(self) -> None:
+    def raise_if_ended(self) -> None:
+        """Raise the error that the run failed with, or ServerError when it is closed."""
         if self._error is not None:
             raise type(self._error)(str(self._error))
         if self._closed:

@@ -183,7 +183,7 @@ class NetworkServer:
         self.port = self._door.open(self._listen, most_strangers)
         self._check_data_port(settings.data_port)
         behind = Labelled(WORKER_BEHIND, "rank", lambda: behind_of(self._runs.run))
-        run = Table(SERVER, lambda: figures_of(self._runs.run))
+        run = Table(SERVER, lambda: figures_of(self._runs.run) | {"failures": self._runs.failures})
         self._exposition = Exposition(settings.metrics, [run], [behind])
         for name in ("", SERVICE, ROOM_SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

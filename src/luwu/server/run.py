@@ -298,7 +298,7 @@ class Run(Membership[NetworkCore]):
                 result = look(core)
             if result is not None:
                 return result
-            self._raise_if_ended()
+            self.raise_if_ended()
         return None
 
     @contextmanager

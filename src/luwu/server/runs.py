@@ -82,6 +82,7 @@ class Runs:
         self._changed = threading.Condition()
         self._run = self._make_run()
         self._closing = False
+        self._failures = 0  # of the runs that were renewed
         self._writing = False  # what a run that has ended has left in memory
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
         self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
@@ -95,6 +96,12 @@ class Runs:
         """The run that is open or under way."""
         with self._changed:
             return self._run
+
+    @property
+    def failures(self) -> int:
+        """Runs that have failed."""
+        with self._changed:
+            return self._failures + (self._run.error() is not None)
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
         """Take a worker into the run, waiting for the one before it to end, and for one of its rank to watch or end.
@@ -373,6 +380,7 @@ class Runs:
             log.error("step=%d was answered and could not be written: %s", step, error)
         with self._changed:
             self._lost_switches.clear()
+            self._failures += run.error() is not None
             self._run = self._make_run()
             self._writing = False
             self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)

@@ -147,8 +147,11 @@ class ControlService(ABC, Generic[CallerT]):
         return pb.Empty()
 
     def Snapshot(self, request: pb.SnapshotRequest, caller: CallerT) -> pb.SnapshotReply:  # noqa: N802
-        """Take a snapshot of the last step that was answered."""
-        with self.worker_of(caller).run.core() as core:
+        """Take a snapshot of the last step that was answered; a server that ends does not wait for that step's room."""
+        run = self.worker_of(caller).run
+        with run.core() as core:
+            while not core.make_durable(TIMEOUTS.look_seconds):
+                run.raise_if_ended()
             return pb.SnapshotReply(step=core.take_snapshot())
 
     def MakeDurable(self, request: pb.MakeDurableRequest, caller: CallerT) -> pb.MakeDurableReply:  # noqa: N802
