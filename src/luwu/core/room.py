@@ -198,8 +198,8 @@ class RoomWatch:
         """
         try:
             self._look(stats, at_end=True)
-        except (Exception, SystemExit):  # the latter is a display's whose pipe is broken
-            log.warning("a pause could not be told", exc_info=True)
+        except (Exception, SystemExit) as error:  # the latter is a display's whose pipe is broken
+            log.warning("%s (it could not be shown: %s)", self._last or "it goes on", error)
         return stats.get("waits_for_room") is None or not self._gives_up()
 
     def _look(self, stats: Mapping[str, Any], *, at_end: bool) -> None:
