@@ -186,7 +186,7 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         _room=None,
         _job=Mock(),
         _restarts=Restarts(0),
-        _show_stage=show,
+        _stages=SimpleNamespace(show=show),
     )
     run._fail = partial(launcher.LocalRun._fail, run)
     with pytest.raises(ServerError, match="it ended"):

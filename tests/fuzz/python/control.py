@@ -96,6 +96,12 @@ class _Core:
     def set_segments(self, block: int, segments: list[tuple[int, int]]) -> None:
         assert 0 <= block < 1 << 32 and all(0 <= end < 1 << 64 and 0 <= group < 1 << 32 for end, group in segments)
 
+    def make_durable(self, at_most_seconds: float) -> bool:
+        return self.initialised
+
+    def stats(self) -> dict[str, int]:
+        return {"step": 3, "unwritten": 1}
+
     def take_snapshot(self) -> int:
         return 3
 
@@ -123,6 +129,9 @@ class _Run:
     @contextlib.contextmanager
     def core(self) -> Iterator[_Core]:
         yield self._core
+
+    def raise_if_ended(self) -> None:
+        raise ServerError("the run has ended")
 
     def let_in(self) -> None: ...
 
