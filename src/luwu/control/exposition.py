@@ -16,15 +16,13 @@ from pydantic import AfterValidator
 
 from luwu.control.address import HostPort, parse_host_port
 from luwu.control.figures import Figure, Source
+from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LOOPBACK = "127.0.0.1"
-
-REQUEST_SECONDS = 5.0
-"""Time that a client has to ask."""
 
 MOST_REQUESTS = 8
 """Requests that are answered at a time."""
@@ -66,7 +64,7 @@ class Labelled(NamedTuple):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
+    timeout = TIMEOUTS.metrics_seconds
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: somebody asks every few seconds."""

@@ -77,6 +77,8 @@ class Timeouts(Group):
     """A server that closes gives calls under way this long to end."""
     health_seconds: Seconds = 5.0
     """`luwu health` waits this long for an answer."""
+    metrics_seconds: Seconds = 5.0
+    """A client of `--metrics` has this long to ask; then its connection is closed."""
 
 
 TIMEOUTS = Timeouts()
