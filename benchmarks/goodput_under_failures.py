@@ -132,13 +132,12 @@ def by_ddp(folder: Path, settings: Mapping[str, Any], python: Path) -> Iterator[
         with suppress(ProcessLookupError):  # it has not started again since the last time
             os.kill(processes()[rank], signal.SIGKILL)
 
-    with peer(python, "ddp_restart_train.py", own, *how):
+    with peer(python, "ddp_restart_train.py", own, *how) as torchrun:
         try:
             yield kill
         finally:
-            for process in processes().values():
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+            torchrun.terminate()  # it ends its workers, also those that it has just started again
+            torchrun.wait()
 
 
 SYSTEMS = {"LuWu": by_luwu, "torchft": by_torchft, "DDP, restarts": by_ddp}
