@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from luwu.control import control_pb2 as pb
@@ -14,8 +15,7 @@ def describe(run: Membership[Any]) -> pb.StatusReply:
     stats, error = run.stats(), run.error()
     pause = stats.get("waits_for_room")
     attempts = stats.get("attempts", 0)
-    laggards = run.progress.laggards(attempts) if pause is None else []
-    behind = {laggard.rank: laggard.seconds for laggard in laggards}
+    behind = _behind(run, stats)
     return pb.StatusReply(
         open=run.opened,
         step=run.step,
@@ -63,8 +63,12 @@ def figures_of(run: Membership[Any]) -> dict[str, Any]:
 
 def behind_of(run: Membership[Any]) -> dict[str, float]:
     """Return the seconds that others have waited for each worker of a run, by rank."""
-    stats = run.stats()
-    paused = stats.get("waits_for_room") is not None
-    laggards = [] if paused else run.progress.laggards(stats.get("attempts", 0))
-    behind = {str(laggard.rank): laggard.seconds for laggard in laggards}
-    return {str(rank): 0.0 for rank in run.joined} | behind
+    behind = _behind(run, run.stats())
+    return {str(rank): behind.get(rank, 0.0) for rank in run.joined | behind.keys()}
+
+
+def _behind(run: Membership[Any], stats: Mapping[str, Any]) -> dict[int, float]:
+    """Return the seconds of the workers that others wait for; a full disk that pauses the run makes no laggards."""
+    if stats.get("waits_for_room") is not None:
+        return {}
+    return {laggard.rank: laggard.seconds for laggard in run.progress.laggards(stats.get("attempts", 0))}
