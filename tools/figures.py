@@ -71,6 +71,7 @@ SECTIONS = {
         "optimizer_memory",
         "optimizer_disk",
         "disk_bytes",
+        "step_tail",
         "state_8bit",
         "clipping",
         "snapshots",

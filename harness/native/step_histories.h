@@ -96,6 +96,7 @@ struct StepSetup {
 [[nodiscard]] StepSetup step_setup(std::uint32_t workers, std::uint32_t blocks, bool one_stream = false,
                                    bool prepares = false);
 [[nodiscard]] StepSetup with_commit_points(StepSetup setup, std::uint64_t every, std::uint64_t for_snapshots = 0);
+[[nodiscard]] StepSetup with_tail(StepSetup setup, std::uint32_t at_once, std::uint32_t room = 0);
 [[nodiscard]] std::string text_of(const StepSetup& setup);
 
 // The first difference between the machine and the reference in these events, with its place; nothing: none.

@@ -32,6 +32,11 @@ StepSetup with_commit_points(StepSetup setup, std::uint64_t every, std::uint64_t
     return setup;
 }
 
+StepSetup with_tail(StepSetup setup, std::uint32_t at_once, std::uint32_t room) {
+    setup.rules.tail = {at_once, room};
+    return setup;
+}
+
 StepAuthor::StepAuthor(std::uint64_t seed)
     : dice_(seed),
       setup_(step_setup(1 + dice_.below(dice_.chance(800) ? 2 : 4), 1 + dice_.below(4), dice_.chance(250),
@@ -46,11 +51,15 @@ StepAuthor::StepAuthor(std::uint64_t seed)
     for (step::BlockRules& block : setup_.rules.blocks) {
         block.trainable = !dice_.chance(150);
         if (block.trainable) ++trainable;
+        block.chunks = 1 + dice_.below(2);
     }
     pushes_of_step_ = trainable;
     for (std::uint64_t& count : setup_.standing.counts) count = dice_.below(3);
     setup_.standing.step = dice_.below(5);
-    if (dice_.chance(400)) setup_ = with_commit_points(setup_, dice_.below(4), dice_.chance(300) ? 2 : 0);
+    if (dice_.chance(400))
+        setup_ = with_commit_points(setup_, dice_.below(4), dice_.chance(300) ? 2 : 0);
+    else if (!setup_.rules.prepares && dice_.chance(600))
+        setup_ = with_tail(setup_, 1 + dice_.below(3), dice_.below(8));
     setup_.standing.attempts = setup_.standing.step + dice_.below(2);
     settings_ =
         dice_.chance(350) ? std::vector<std::uint32_t>{0, 0, 1, 2} : std::vector<std::uint32_t>{3, 3, 4, 5, 6, 7};
@@ -63,7 +72,7 @@ void StepAuthor::take(const step::Actions& actions) {
     for (const step::Action& action : actions) {
         if (const auto* keep = std::get_if<step::Keep>(&action)) ends(EventKind::kept, keep->block);
         if (const auto* update = std::get_if<step::Update>(&action)) {
-            ends(EventKind::written, update->block);
+            ends(EventKind::caught_up, update->block);
             if (update->keeps) ends(EventKind::kept, update->block);
         }
         if (const auto* settle = std::get_if<step::Settle>(&action)) {
@@ -179,10 +188,10 @@ double StepAuthor::some_squares() {
 }
 
 StepEvent StepAuthor::completion(const step::State& state) {
-    const std::size_t at = dice_.below(under_way_.size());
+    const std::size_t at = chosen_completion(state);
     StepEvent event = under_way_[at];
-    const bool of_block = event.kind == EventKind::kept || event.kind == EventKind::written;
-    if (of_block && !state.blocks[event.block].owes() && dice_.chance(spoils_)) return {EventKind::spoiled};
+    const bool decides = event.kind == EventKind::kept || event.kind == EventKind::caught_up;
+    if (decides && !state.blocks[event.block].owes() && dice_.chance(spoils_)) return {EventKind::spoiled};
     if (event.kind == EventKind::caught_up) {
         under_way_[at].kind = EventKind::written;
     } else {
@@ -193,6 +202,17 @@ StepEvent StepAuthor::completion(const step::State& state) {
             state.is_void() && dice_.chance(500) ? std::numeric_limits<double>::quiet_NaN() : some_squares();
     }
     return event;
+}
+
+// What is taken back is on the disk before.
+std::size_t StepAuthor::chosen_completion(const step::State& state) {
+    const std::size_t at = dice_.below(under_way_.size());
+    if (under_way_[at].kind != EventKind::taken_back) return at;
+    for (std::size_t other = 0; other < under_way_.size(); ++other) {
+        const StepEvent& event = under_way_[other];
+        if (event.kind == EventKind::written && !state.blocks[event.block].owes()) return other;
+    }
+    return at;
 }
 
 StepEvent StepAuthor::trouble(const step::State& state) {

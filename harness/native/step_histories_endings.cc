@@ -7,22 +7,69 @@
 
 namespace luwu::test {
 
-std::uint32_t NaiveStep::under_way() const {
+std::uint32_t NaiveStep::under_way(bool written_too) const {
     std::uint32_t blocks = 0;
     for (std::uint32_t block = 0; block < came.size(); ++block) {
         const bool keeping = keep_asked.has(block) && !kept.has(block);
-        const bool updating = update_asked.has(block) && !written.has(block);
+        const bool updating = update_asked.has(block) && !(written_too ? written : in_memory).has(block);
         if (keeping || updating || keep_waits.has(block) || update_waits.has(block)) ++blocks;
     }
     return blocks;
 }
 
-std::vector<std::uint32_t> NaiveStep::written_blocks() const {
+std::vector<std::uint32_t> NaiveStep::updated_blocks() const {
     std::vector<std::uint32_t> blocks;
     for (std::uint32_t block = 0; block < came.size(); ++block) {
-        if (written.has(block)) blocks.push_back(block);
+        if (in_memory.has(block)) blocks.push_back(block);
     }
     return blocks;
+}
+
+std::vector<step::Action> NaiveStep::given_back_unfinished(std::uint32_t streams) const {
+    std::vector<step::Action> actions;
+    for (std::uint32_t block = 0; block < came.size(); ++block) {
+        const std::uint32_t pushed = useful[block].size();
+        if (pushed != 0 && pushed != streams) actions.emplace_back(step::GiveBack{block});
+    }
+    return actions;
+}
+
+std::string NaiveStep::what_workers_did_differently(const step::Rules& rules) const {
+    const std::uint32_t streams = rules.one_stream ? 1 : rules.workers;
+    for (std::uint32_t block = 0; block < rules.blocks.size(); ++block) {
+        const std::uint32_t pushed = useful[block].size();
+        if (pushed == 0 || pushed == streams) continue;
+        return "block '" + rules.blocks[block].name + "' was pushed by " + std::to_string(pushed) + " of " +
+               std::to_string(streams) + " workers; every worker must run the same blocks in a step";
+    }
+    for (std::uint32_t block = 0; block < rules.blocks.size(); ++block) {
+        if (!rules.blocks[block].trainable || useful[block].size() != 0) continue;
+        return "block '" + rules.blocks[block].name +
+               "' was pushed by no worker; every worker must push all trainable blocks in a step, zeros where there is "
+               "nothing";
+    }
+    return "";
+}
+
+bool is_behind(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt) {
+    if (debt) return true;
+    std::uint32_t chunks = 0;
+    for (std::uint32_t block = 0; block < rules.blocks.size(); ++block) {
+        if (now.update_asked.has(block) && !now.in_memory.has(block)) chunks += rules.blocks[block].chunks;
+    }
+    return chunks >= rules.tail.at_once;
+}
+
+bool has_room(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt,
+              std::uint32_t block) {
+    std::uint32_t chunks = rules.blocks[block].chunks;
+    for (std::uint32_t other = 0; other < rules.blocks.size(); ++other) {
+        const std::uint32_t size = rules.blocks[other].chunks;
+        if (now.keep_waits.has(other)) chunks += size;
+        if (now.keep_asked.has(other) && !now.update_asked.has(other)) chunks += size;
+        if (debt && debt->not_in_memory.has(other)) chunks += size;
+    }
+    return chunks <= rules.tail.room;
 }
 
 double NaiveStep::factor() const { return *settings.gradient.max_norm / (std::sqrt(sum) + 1e-6); }
@@ -69,35 +116,20 @@ void StepReference::close_if_all_voted() {
     }
     now_.closed = true;
     if (now_.is_void()) {
-        give_back_unfinished();
-    } else if (const std::string what = what_workers_did_differently(); !what.empty()) {
+        for (step::Action& action : now_.given_back_unfinished(streams_)) actions_.push_back(std::move(action));
+    } else if (const std::string what = now_.what_workers_did_differently(rules_); !what.empty()) {
         return fail(ErrorKind::order, what);
     }
     actions_.emplace_back(step::FinishOwed{});
     end_if_nothing_is_under_way();
 }
 
-std::string StepReference::what_workers_did_differently() const {
-    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        const std::uint32_t pushed = now_.useful[block].size();
-        if (pushed == 0 || pushed == streams_) continue;
-        return "block '" + rules_.blocks[block].name + "' was pushed by " + std::to_string(pushed) + " of " +
-               std::to_string(streams_) + " workers; every worker must run the same blocks in a step";
-    }
-    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        if (!rules_.blocks[block].trainable || now_.useful[block].size() != 0) continue;
-        return "block '" + rules_.blocks[block].name +
-               "' was pushed by no worker; every worker must push all trainable blocks in a step, zeros where there is "
-               "nothing";
-    }
-    return "";
-}
-
 void StepReference::end_if_nothing_is_under_way() {
-    if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording || now_.under_way() != 0) return;
+    if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording) return;
+    if (now_.under_way(rules_.tail.at_once == 0) != 0) return;
     if (now_.is_void()) {
         now_.taking_back = true;
-        actions_.emplace_back(step::TakeBack{now_.written_blocks()});
+        actions_.emplace_back(step::TakeBack{now_.updated_blocks()});
         return;
     }
     if (before_) return;
@@ -118,16 +150,16 @@ void StepReference::end_if_nothing_is_under_way() {
         return;
     }
     if (keeps_gradients(rules_, *limits_)) return end_with_norm();
-    write_record();
+    commit();
 }
 
 void StepReference::end_with_norm() {
     if (!now_.speculates) return answer_and_owe();
-    if (!(now_.factor() < 1.0)) return write_record();
+    if (!(now_.factor() < 1.0)) return commit();
     now_.taking_back = now_.redoing = true;
     std::vector<std::uint32_t> blocks;
     for (const std::uint32_t block : now_.order) {
-        if (now_.written.has(block)) blocks.push_back(block);
+        if (now_.in_memory.has(block)) blocks.push_back(block);
     }
     actions_.emplace_back(step::TakeBack{blocks});
 }
@@ -137,21 +169,26 @@ void StepReference::answer_and_owe() {
     if (!*limits_) now_.sum = step::kNoSquares;
     last_did_not_clip_ = !clips;
     if (clips) ++clipped_;
-    if (now_.order.empty()) return write_record();
     NaiveDebt owed;
     store::CommitRecord record = done_.next_record(now_.settings.gradient.loss_scale);
+    std::vector<std::uint32_t> missing;
     for (const std::uint32_t block : now_.order) {
+        const bool has_it = now_.in_memory.has(block) && !now_.redoing;
+        if (has_it && now_.written.has(block)) continue;
+        owed.not_in_place.add(block);
+        if (has_it) continue;
         ++record.counts[block];
         owed.not_in_memory.add(block);
-        owed.not_in_place.add(block);
+        missing.push_back(block);
     }
     const bool commits = point_is_due_ || is_commit_point(rules_.commit_points, record.step);
     if (commits) owed.record = record;
-    before_ = owed;
+    if (commits || !owed.not_in_place.empty()) before_ = owed;
     const float scale = clips ? static_cast<float>(static_cast<double>(now_.average(rules_.mean)) * now_.factor())
                               : now_.average(rules_.mean);
-    actions_.emplace_back(step::Settle{now_.order, scale, commits});
+    actions_.emplace_back(step::Settle{missing, scale, commits});
     end(step::kCommitted, now_.sum);
+    record_if_all_is_in_place();
 }
 
 bool is_commit_point(const step::CommitPoints& points, std::uint64_t step) {
@@ -192,7 +229,8 @@ store::CommitRecord NaiveCounts::next_record(const std::optional<store::LossScal
     return record;
 }
 
-void StepReference::write_record() {
+void StepReference::commit() {
+    if (rules_.tail.at_once > 0) return answer_and_owe();
     now_.recording = true;
     actions_.emplace_back(step::WriteRecord{done_.next_record(now_.settings.gradient.loss_scale)});
 }
@@ -244,7 +282,7 @@ std::string StepReference::difference(const step::State& state) const {
         return "the record that is owed";
     }
     if (!same(state.last_end, last_end_)) return "the last ending";
-    if (!failed_ && state.busy_blocks != now_.under_way()) return "the blocks under way";
+    if (!failed_ && state.busy_blocks != now_.under_way(rules_.tail.at_once == 0)) return "the blocks under way";
     for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
         if (progress.count(block) != done_.updates[block]) return "updates";
         if (state.blocks[block].owes() != owes(before_, block)) return "a block that owes";

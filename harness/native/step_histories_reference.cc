@@ -70,18 +70,14 @@ void StepReference::hear_worker(const StepEvent& event) {
 }
 
 void StepReference::hear_executor(const StepEvent& event) {
-    if (event.kind == EventKind::kept) kept(event.block, event.squares);
-    if (event.kind == EventKind::written) written(event.block);
-    if (event.kind == EventKind::caught_up) {
-        must(before_ && before_->not_in_memory.has(event.block), "memory has it");
-        before_->not_in_memory.remove(event.block);
-        ++done_.updates[event.block];
-        if (!failed_ && now_.keep_waits.has(event.block)) {
-            now_.keep_waits.remove(event.block);
-            now_.keep_asked.add(event.block);
-            actions_.emplace_back(step::Keep{event.block});
-        }
+    if (event.kind == EventKind::kept && !failed_) {
+        must(now_.keep_asked.has(event.block) && !now_.kept.has(event.block), "it is not being kept");
+        now_.kept.add(event.block);
+        now_.squares[event.block] = event.squares;
+        end_if_nothing_is_under_way();
     }
+    if (event.kind == EventKind::written) written(event.block);
+    if (event.kind == EventKind::caught_up) caught_up(event.block);
     if (event.kind == EventKind::spoiled) now_.spoiled = true;
     if (event.kind == EventKind::taken_back) taken_back();
     if (event.kind == EventKind::recorded) recorded();
@@ -124,7 +120,9 @@ void StepReference::begin(std::uint32_t worker, const step::StepSettings& settin
     if (first) {
         const bool chosen = limits_.has_value();
         limits_ = limit;
-        if (!chosen && keeps_gradients(rules_, *limits_)) actions_.emplace_back(step::PlanKept{});
+        if (!chosen && (keeps_gradients(rules_, *limits_) || rules_.tail.at_once > 0)) {
+            actions_.emplace_back(step::PlanKept{});
+        }
         now_.settings = settings;
         now_.speculates = limit && last_did_not_clip_ && !rules_.prepares && rules_.commit_points.is_each_step();
     }
@@ -162,24 +160,28 @@ void StepReference::all_have_pushed(std::uint32_t block) {
         actions_.emplace_back(step::GiveBack{block});
         return;
     }
-    if (!keeps_gradients(rules_, *limits_)) {
-        now_.update_asked.add(block);
-        actions_.emplace_back(step::Update{block, false});
+    const bool all_are_kept = keeps_gradients(rules_, *limits_);
+    const bool later = rules_.tail.at_once > 0 && is_behind(rules_, now_, before_) &&
+                       (all_are_kept || has_room(rules_, now_, before_, block));
+    if ((now_.speculates || !all_are_kept) && !later) {
+        if (!before_) return update(block);
+        now_.update_waits.add(block);
+        actions_.emplace_back(step::HurryOwed{block});
         return;
     }
-    if (now_.speculates && before_) return now_.update_waits.add(block);
-    if (!now_.speculates && before_ && before_->not_in_memory.has(block)) {
+    if (before_ && before_->not_in_memory.has(block)) {
         now_.keep_waits.add(block);
         actions_.emplace_back(step::HurryOwed{block});
         return;
     }
     now_.keep_asked.add(block);
-    if (now_.speculates) {
-        now_.update_asked.add(block);
-        actions_.emplace_back(step::Update{block, true});
-    } else {
-        actions_.emplace_back(step::Keep{block});
-    }
+    actions_.emplace_back(step::Keep{block});
+}
+
+void StepReference::update(std::uint32_t block) {
+    now_.update_asked.add(block);
+    if (now_.speculates) now_.keep_asked.add(block);
+    actions_.emplace_back(step::Update{block, now_.speculates});
 }
 
 void StepReference::vote(const StepEvent& event) {
@@ -212,17 +214,10 @@ void StepReference::vote_counts(std::uint32_t worker) {
 }
 
 void StepReference::nobody_needs_gradients() {
-    give_back_unfinished();
+    for (step::Action& action : now_.given_back_unfinished(streams_)) actions_.push_back(std::move(action));
     if (!rules_.one_stream) return;
     now_.epoch_awaited = true;
     actions_.emplace_back(step::BeginEpoch{});
-}
-
-void StepReference::give_back_unfinished() {
-    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        const std::uint32_t pushed = now_.useful[block].size();
-        if (pushed != 0 && pushed != streams_) actions_.emplace_back(step::GiveBack{block});
-    }
 }
 
 void StepReference::decide(bool commits, double squares) {
@@ -273,26 +268,37 @@ void StepReference::lose(std::uint32_t worker) {
 
 // ---- the executor
 
-void StepReference::kept(std::uint32_t block, double squares) {
-    if (failed_) return;
-    must(now_.keep_asked.has(block) && !now_.kept.has(block), "it is not being kept");
-    now_.kept.add(block);
-    now_.squares[block] = squares;
-    end_if_nothing_is_under_way();
+void StepReference::caught_up(std::uint32_t block) {
+    if (!before_ || !before_->not_in_memory.has(block)) {
+        if (failed_) return;
+        must(now_.update_asked.has(block) && !now_.in_memory.has(block), "it is not being updated");
+        ++done_.updates[block];
+        now_.in_memory.add(block);
+        return end_if_nothing_is_under_way();
+    }
+    before_->not_in_memory.remove(block);
+    ++done_.updates[block];
+    if (failed_ || !now_.keep_waits.has(block)) return;
+    now_.keep_waits.remove(block);
+    now_.keep_asked.add(block);
+    actions_.emplace_back(step::Keep{block});
 }
 
 void StepReference::written(std::uint32_t block) {
     if (broken_) return;
     if (!owes(before_, block)) {
         if (failed_) return;
-        must(now_.update_asked.has(block) && !now_.written.has(block), "it is not being updated");
-        ++done_.updates[block];
+        must(now_.in_memory.has(block) && !now_.written.has(block), "it is not being written");
         now_.written.add(block);
         return end_if_nothing_is_under_way();
     }
     must(!before_->not_in_memory.has(block), "it is written before memory has it");
     before_->not_in_place.remove(block);
-    if (!before_->not_in_place.empty()) return;
+    record_if_all_is_in_place();
+}
+
+void StepReference::record_if_all_is_in_place() {
+    if (!before_ || !before_->not_in_place.empty()) return;
     if (before_->record) {
         actions_.emplace_back(step::WriteRecord{*before_->record});
     } else {
@@ -303,7 +309,10 @@ void StepReference::written(std::uint32_t block) {
 void StepReference::taken_back() {
     if (failed_) return;
     must(now_.taking_back, "nothing is taken back");
-    for (const std::uint32_t block : now_.written_blocks()) done_.updates[block] = done_.on_disk[block];
+    for (const std::uint32_t block : now_.updated_blocks()) {
+        must(now_.written.has(block), "it is still written");
+        done_.updates[block] = done_.on_disk[block];
+    }
     now_.taking_back = false;
     if (now_.redoing) {
         ++redone_;
@@ -336,9 +345,7 @@ void StepReference::nothing_is_owed() {
     for (const std::uint32_t block : now_.order) {
         if (!now_.update_waits.has(block)) continue;
         now_.update_waits.remove(block);
-        now_.update_asked.add(block);
-        now_.keep_asked.add(block);
-        actions_.emplace_back(step::Update{block, true});
+        update(block);
     }
     end_if_nothing_is_under_way();
 }
@@ -357,6 +364,7 @@ void StepReference::flush_if_due() {
     }
     before_ = owed;
     actions_.emplace_back(step::Flush{blocks});
+    record_if_all_is_in_place();
 }
 
 }  // namespace luwu::test

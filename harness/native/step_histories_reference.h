@@ -49,7 +49,7 @@ struct NaiveStep {
     std::vector<Few> useful;           // those that came before the step was given up
     std::vector<std::uint32_t> order;  // blocks that all have pushed
     Few keep_waits, update_waits;
-    Few keep_asked, kept, update_asked, written;
+    Few keep_asked, kept, update_asked, in_memory, written;
     std::vector<double> squares;
     std::uint64_t stream_pushes = 0;
     bool spoiled = false, given_up = false, lost = false, epoch_awaited = false;
@@ -58,8 +58,11 @@ struct NaiveStep {
     double sum = step::kNoSquares;  // decided or counted
 
     [[nodiscard]] bool is_void() const { return spoiled || given_up || lost; }
-    [[nodiscard]] std::uint32_t under_way() const;
-    [[nodiscard]] std::vector<std::uint32_t> written_blocks() const;
+    // With `written_too`, a block is under way until its update is on the disk; else until memory has it.
+    [[nodiscard]] std::uint32_t under_way(bool written_too) const;
+    [[nodiscard]] std::vector<std::uint32_t> updated_blocks() const;
+    [[nodiscard]] std::string what_workers_did_differently(const step::Rules& rules) const;
+    [[nodiscard]] std::vector<step::Action> given_back_unfinished(std::uint32_t streams) const;
     [[nodiscard]] step::Stage stage() const;
     [[nodiscard]] double factor() const;
     [[nodiscard]] float average(float mean) const;
@@ -71,6 +74,10 @@ struct NaiveDebt {
     std::optional<store::CommitRecord> record;
     Few not_in_memory, not_in_place;
 };
+// Whether updates are behind, so that a block is kept; and whether memory has room for it.
+[[nodiscard]] bool is_behind(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt);
+[[nodiscard]] bool has_room(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt,
+                            std::uint32_t block);
 [[nodiscard]] inline bool owes(const std::optional<NaiveDebt>& debt, std::uint32_t block) {
     return debt && debt->not_in_place.has(block);
 }
@@ -112,7 +119,7 @@ class StepReference {
     void join(std::uint32_t worker);
     void leave(std::uint32_t worker);
     void lose(std::uint32_t worker);
-    void kept(std::uint32_t block, double squares);
+    void caught_up(std::uint32_t block);
     void written(std::uint32_t block);
     void taken_back();
     void recorded();
@@ -121,15 +128,15 @@ class StepReference {
 
     void fail(ErrorKind kind, const std::string& text);
     void all_have_pushed(std::uint32_t block);
+    void update(std::uint32_t block);
     void vote_counts(std::uint32_t worker);
     void nobody_needs_gradients();
-    void give_back_unfinished();
     void close_if_all_voted();
-    [[nodiscard]] std::string what_workers_did_differently() const;
     void end_if_nothing_is_under_way();
     void end_with_norm();
     void answer_and_owe();
-    void write_record();
+    void record_if_all_is_in_place();
+    void commit();
     void end(step::StepEnd how, double squares);
 
     step::Rules rules_;

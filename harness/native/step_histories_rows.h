@@ -24,6 +24,7 @@ extern const std::vector<StepRow> kPlainRows;        // without clipping
 extern const std::vector<StepRow> kDeferredRows;     // clipping, and the updates follow the answer
 extern const std::vector<StepRow> kSpeculatingRows;  // clipping, and the updates come before the norm is known
 extern const std::vector<StepRow> kCommitPointRows;  // not every step is on the disk
+extern const std::vector<StepRow> kTailRows;         // a step is answered before it is on the disk
 extern const std::vector<StepRow> kSeveralRows;      // one server of several
 extern const std::vector<StepRow> kStreamRows;       // one stream for all workers
 extern const std::vector<StepRow> kRefusedRows;

@@ -82,18 +82,18 @@ const std::vector<StepRow> kDeferredRows{
             push 0 b -> give_back b
             vote 0 -> finish_owed; take_back -
             taken_back -> end not_finite nan ab)"},
-    {"no block is trainable: the record is written at once", with_frozen(step_setup(1, 1), 0), R"(
+    {"no block is trainable: nothing is owed but the record", with_frozen(step_setup(1, 1), 0), R"(
             begin 0 limit -> plan; pass 0
-            vote 0 -> finish_owed; record 1/1/0 0
-            recorded -> end committed 0 -)"},
+            vote 0 -> finish_owed; settle - 1; end committed 0 -; record 1/1/0 0
+            recorded)"},
     {"no block is trainable, and the next step is clipped after all", with_frozen(step_setup(1, 1), 0), R"(
             begin 0 limit -> plan; pass 0
-            vote 0 -> finish_owed; record 1/1/0 0
-            recorded -> end committed 0 -
+            vote 0 -> finish_owed; settle - 1; end committed 0 -; record 1/1/0 0
+            recorded
             begin 0 zero -> pass 0
             vote 0 -> finish_owed; take_back -
-            taken_back -> record 2/2/0 0
-            recorded -> end committed 0 -)"},
+            taken_back -> settle - 0; end committed 0 -; record 2/2/0 0
+            recorded)"},
     {"the sum of the squares overflows: everything is clipped away", step_setup(1, 2), R"(
             begin 0 limit -> plan; pass 0
             push 0 a -> keep a
@@ -120,8 +120,10 @@ const std::vector<StepRow> kSpeculatingRows{
             push 0 b -> update+keep b
             push 0 a -> update+keep a
             kept b 0.25
+            caught_up b
             written b
             vote 0 -> finish_owed
+            caught_up a
             written a
             kept a 0.5 -> record 2/2/0 22
             recorded -> end committed 0.75 ba
@@ -129,8 +131,10 @@ const std::vector<StepRow> kSpeculatingRows{
             push 0 a -> update+keep a
             push 0 b -> update+keep b
             kept a 0.25
+            caught_up a
             written a
             kept b 0.5
+            caught_up b
             written b
             vote 0 -> finish_owed; record 3/3/0 33
             recorded -> end committed 0.75 ab)"},
@@ -150,7 +154,9 @@ const std::vector<StepRow> kSpeculatingRows{
             begin 0 limit -> pass 0
             push 0 b -> update+keep b
             push 0 a -> update+keep a
+            caught_up a
             written a
+            caught_up b
             written b
             kept a 1
             kept b 3
@@ -173,22 +179,25 @@ const std::vector<StepRow> kSpeculatingRows{
             kept c 0
             vote 0 -> finish_owed; settle abc 1; end committed 0 abc
             begin 0 limit -> pass 0
-            push 0 c
+            push 0 c -> hurry c
             caught_up a
             caught_up b
             caught_up c
             written a
             written b
-            push 0 a
+            push 0 a -> hurry a
             written c -> record 1/1/0 111
-            push 0 b
+            push 0 b -> hurry b
             vote 0 -> finish_owed
             recorded -> update+keep c; update+keep a; update+keep b
             kept a 0
             kept b 0
             kept c 0
+            caught_up a
             written a
+            caught_up b
             written b
+            caught_up c
             written c -> record 2/2/0 222
             recorded -> end committed 0 cab)"},
     {"a step that is given up waits with them, too", step_setup(1, 1), R"(
@@ -197,12 +206,13 @@ const std::vector<StepRow> kSpeculatingRows{
             kept a 0
             vote 0 -> finish_owed; settle a 1; end committed 0 a
             begin 0 limit -> pass 0
-            push 0 a
+            push 0 a -> hurry a
             vote 0 back -> finish_owed
             caught_up a
             written a -> record 1/1/0 1
             recorded -> update+keep a
             kept a 0
+            caught_up a
             written a -> take_back a
             taken_back -> end rolled_back a)"},
     {"a gradient that is not finite is taken back, and the next step speculates again", step_setup(1, 2), R"(
@@ -219,6 +229,7 @@ const std::vector<StepRow> kSpeculatingRows{
             recorded
             begin 0 limit -> pass 0
             push 0 a -> update+keep a
+            caught_up a
             written a
             spoiled
             kept a nan
@@ -230,7 +241,9 @@ const std::vector<StepRow> kSpeculatingRows{
             push 0 b -> update+keep b
             kept a 0
             kept b 0
+            caught_up a
             written a
+            caught_up b
             written b
             vote 0 -> finish_owed; record 2/3/1 22
             recorded -> end committed 0 ab)"},

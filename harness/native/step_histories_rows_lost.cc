@@ -13,6 +13,7 @@ const std::vector<StepRow> kLostRows{
             push 1 b
             lose 1 -> give_back b
             push 0 b -> give_back b
+            caught_up a
             written a
             vote 0 -> give_back b; finish_owed; take_back a
             taken_back -> end void a)"},
@@ -28,6 +29,7 @@ const std::vector<StepRow> kLostRows{
             begin 1 plain -> pass 1
             push 0 a
             push 1 a -> update a
+            caught_up a
             written a
             vote 0
             vote 1 -> finish_owed; record 1/1/0 1
@@ -40,6 +42,7 @@ const std::vector<StepRow> kLostRows{
             join 1
             begin 1 plain -> pass 1
             push 1 a -> update a
+            caught_up a
             written a
             vote 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a)"},
@@ -50,6 +53,7 @@ const std::vector<StepRow> kLostRows{
             vote 1
             lose 1
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 1
             recorded -> end committed a
@@ -68,6 +72,7 @@ const std::vector<StepRow> kLostRows{
             begin 1 plain -> pass 1
             push 0 a
             push 1 a -> update a
+            caught_up a
             written a
             vote 0
             vote 1 -> finish_owed; record 1/1/0 1
@@ -124,6 +129,7 @@ const std::vector<StepRow> kLostRows{
             push 1 a -> update a
             spoiled
             lose 1
+            caught_up a
             written a
             vote 0 -> finish_owed; take_back a
             taken_back -> end void a)"},
@@ -160,6 +166,7 @@ const std::vector<StepRow> kLostRows{
             begin 0 plain -> pass 0
             begin 1 plain
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 of 2
             vote 1 of 1 -> finish_owed; record 1/1/0 1
@@ -180,6 +187,7 @@ const std::vector<StepRow> kLostRows{
             vote 0 of 1
             vote 1 of 1 -> finish_owed
             lose 1
+            caught_up a
             written a -> record 1/1/0 1
             recorded -> end committed a)"},
     {"with one stream, a loss between two attempts changes nothing", step_setup(2, 1, true), R"(
@@ -188,6 +196,7 @@ const std::vector<StepRow> kLostRows{
             begin 0 plain -> pass 0
             begin 1 plain
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 of 1
             vote 1 of 1 -> finish_owed; record 1/1/0 1

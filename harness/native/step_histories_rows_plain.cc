@@ -31,14 +31,18 @@ const std::vector<StepRow> kPlainRows{
             pull 0 b
             push 0 b -> update b
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed
+            caught_up b
             written b -> record 1/1/0 11
             recorded -> end committed ba
             begin 0 other -> pass 0
             push 0 a -> update a
             push 0 b -> update b
+            caught_up b
             written b
+            caught_up a
             written a
             vote 0 -> finish_owed; record 2/2/0 22
             recorded -> end committed ab)"},
@@ -49,6 +53,7 @@ const std::vector<StepRow> kPlainRows{
             vote 1
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 1
             recorded -> end committed a)"},
@@ -60,8 +65,10 @@ const std::vector<StepRow> kPlainRows{
             push 1 b
             vote 1 of 2
             push 0 b -> update b
+            caught_up b
             written b
             push 0 a -> update a; finish_owed
+            caught_up a
             written a -> record 1/1/0 11
             recorded -> end committed ba)"},
     {"a vote to roll back comes before its last push, and voids the step with that", step_setup(2, 2), R"(
@@ -72,6 +79,7 @@ const std::vector<StepRow> kPlainRows{
             push 1 a
             push 0 b -> update b; give_back a
             vote 1 -> give_back a; finish_owed
+            caught_up b
             written b -> take_back b
             taken_back -> end rolled_back b)"},
     {"a worker gives the step up first: what others push is given back", step_setup(2, 2), R"(
@@ -89,7 +97,9 @@ const std::vector<StepRow> kPlainRows{
             push 0 b
             push 1 a -> update a
             push 1 b -> update b
+            caught_up a
             written a
+            caught_up b
             written b
             vote 0
             vote 1 -> finish_owed; record 1/2/1 11
@@ -98,8 +108,10 @@ const std::vector<StepRow> kPlainRows{
             begin 0 plain -> pass 0
             push 0 a -> update a
             push 0 b -> update b
+            caught_up b
             written b
             vote 0 back -> finish_owed
+            caught_up a
             written a -> take_back ab
             taken_back -> end rolled_back ab)"},
     {"both workers give the step up", step_setup(2, 1), R"(
@@ -120,6 +132,7 @@ const std::vector<StepRow> kPlainRows{
             push 0 c
             vote 0
             vote 1 -> give_back c; finish_owed
+            caught_up a
             written a -> take_back a
             taken_back -> end not_finite ab)"},
     {"a gradient that is not finite, and a worker that gives up: it is rolled back on request", step_setup(1, 1),
@@ -127,6 +140,7 @@ const std::vector<StepRow> kPlainRows{
             begin 0 plain -> pass 0
             push 0 a -> update a
             spoiled
+            caught_up a
             written a
             vote 0 back -> finish_owed; take_back a
             taken_back -> end rolled_back a)"},
@@ -135,28 +149,33 @@ const std::vector<StepRow> kPlainRows{
             push 0 a -> update a
             vote 0 -> finish_owed
             spoiled
+            caught_up a
             written a -> take_back a
             taken_back -> end not_finite a)"},
     {"after a crash counts go on from the last commit, and go back to it", resumed(step_setup(1, 1)), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 back -> finish_owed; take_back a
             taken_back -> end rolled_back a
             begin 0 scaled -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 10/14/4 10 scale 8
             recorded -> end committed a)"},
     {"a frozen block need not be pushed", with_frozen(step_setup(1, 2), 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 10
             recorded -> end committed a)"},
     {"the loss scale is that of the committed step", step_setup(1, 1), R"(
             begin 0 scaled -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 1 scale 8
             recorded -> end committed a)"},
@@ -171,6 +190,7 @@ const std::vector<StepRow> kSeveralRows{
             decide no -1
             vote 0
             vote 1 -> finish_owed
+            caught_up a
             written a -> answer prepared
             decide yes -1 -> record 1/1/0 1
             decide no -1
@@ -180,7 +200,9 @@ const std::vector<StepRow> kSeveralRows{
             begin 0 plain -> pass 0
             push 0 a -> update a
             push 0 b -> update b
+            caught_up a
             written a
+            caught_up b
             written b
             vote 0 -> finish_owed; answer prepared
             decide no -1 -> take_back ab
@@ -189,6 +211,7 @@ const std::vector<StepRow> kSeveralRows{
     {"a step that a worker gives up is not prepared", server(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 back -> finish_owed; take_back a
             taken_back -> end rolled_back a)"},
@@ -211,6 +234,7 @@ const std::vector<StepRow> kSeveralRows{
     {"without clipping, squares decide nothing", server(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; answer prepared
             decide yes inf -> record 1/1/0 1
@@ -230,16 +254,17 @@ const std::vector<StepRow> kSeveralRows{
             recorded -> answer prepared 0.5
             decide no -1 -> take_back -
             taken_back -> end rolled_back a)"},
-    {"a server that has no trainable block writes a record where others settle", with_frozen(server(1, 1), 0), R"(
+    {"a server that has no trainable block owes nothing but the record", with_frozen(server(1, 1), 0), R"(
             begin 0 limit -> plan; pass 0
             vote 0 -> finish_owed; answer prepared 0
-            decide yes 4 -> record 1/1/0 0
-            recorded -> end committed 4 -)"},
+            decide yes 4 -> settle - 0.499999762; end committed 4 -; record 1/1/0 0
+            recorded)"},
     {"a gradient that is not finite is noticed after it was decided, too", server(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
             spoiled
             vote 0 -> finish_owed
+            caught_up a
             written a -> take_back a
             taken_back -> end not_finite a)"},
 };
@@ -251,7 +276,9 @@ const std::vector<StepRow> kStreamRows{
             pull 0 a
             push 0 b -> update b
             push 0 a -> update a
+            caught_up a
             written a
+            caught_up b
             written b
             vote 0 of 2
             vote 1 of 2 -> finish_owed; record 1/1/0 11
@@ -263,18 +290,22 @@ const std::vector<StepRow> kStreamRows{
             vote 1 of 2
             push 0 a -> update a
             push 0 b -> update b; finish_owed
+            caught_up a
             written a
+            caught_up b
             written b -> record 1/1/0 11
             recorded -> end committed ab)"},
     {"votes count from the vote before", stream(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 of 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a
             begin 0 plain -> pass 0
             vote 0 of 2
             push 0 a -> update a; finish_owed
+            caught_up a
             written a -> record 2/2/0 2
             recorded -> end committed a)"},
     {"a step that is given up waits for its epoch alone", stream(2, 2), R"(
@@ -283,6 +314,7 @@ const std::vector<StepRow> kStreamRows{
             push 0 a -> update a
             vote 0 back of 1 -> epoch
             push 0 b -> give_back b
+            caught_up a
             written a
             vote 1 of 2
             epoch_begun -> finish_owed; take_back a
@@ -300,12 +332,14 @@ const std::vector<StepRow> kStreamRows{
             push 0 a -> update a
             vote 1 of 1
             join 1
+            caught_up a
             written a
             vote 0 of 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a
             begin 0 plain -> pass 0
             begin 1 plain
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 of 2
             vote 1 of 1 -> finish_owed; record 2/2/0 2

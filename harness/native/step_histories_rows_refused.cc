@@ -35,6 +35,7 @@ const std::vector<StepRow> kRefusedRows{
     {"a step begun while a prepared one waits", step_setup(1, 1, false, true), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; answer prepared
             begin 0 plain -> fail worker 0 began a step before the one before it was decided on)"},
@@ -89,6 +90,7 @@ const std::vector<StepRow> kRefusedRows{
     {"a vote with fewer pushes than the vote before", step_setup(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 of 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a
@@ -104,6 +106,7 @@ const std::vector<StepRow> kRefusedRows{
             push 1 a -> update a
             vote 1 -> finish_owed
             vote 1 -> refuse worker 1 voted twice on one step
+            caught_up a
             written a -> record 1/1/0 1
             recorded -> end committed a
             vote 1 -> fail worker 1 ended a step that it had not begun)"},

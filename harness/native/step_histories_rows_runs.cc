@@ -18,6 +18,7 @@ const std::vector<StepRow> kMemberRows{
     {"a worker that leaves before a prepared step is decided", step_setup(1, 1, false, true), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; answer prepared
             leave 0 -> lost worker 0 left after step 0 and others went on; give every worker the same number of batches)"},
@@ -37,6 +38,7 @@ const std::vector<StepRow> kMemberRows{
             begin 1 plain -> pass 1
             push 0 a
             push 1 a -> update a
+            caught_up a
             written a
             vote 0 of 1
             vote 1 of 1 -> finish_owed; record 1/1/0 1
@@ -51,6 +53,7 @@ const std::vector<StepRow> kMemberRows{
             push 0 a
             push 1 a -> update a
             vote 1 of 1 -> finish_owed
+            caught_up a
             written a -> record 2/2/0 2
             recorded -> end committed a)"},
     {"the place of a worker that was in a step is taken: the new one begins it", step_setup(2, 1), R"(
@@ -67,6 +70,7 @@ const std::vector<StepRow> kMemberRows{
             join 1
             begin 1 plain -> pass 1
             push 1 a -> update a
+            caught_up a
             written a
             vote 1 of 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a)"},
@@ -85,6 +89,7 @@ const std::vector<StepRow> kMemberRows{
             begin 1 plain -> pass 1
             push 1 a
             push 0 a -> update a
+            caught_up a
             written a
             vote 0
             vote 1 -> finish_owed; record 1/1/0 1
@@ -97,6 +102,7 @@ const std::vector<StepRow> kMemberRows{
             begin 1 plain -> pass 1
             push 1 a -> update a
             vote 1 -> finish_owed
+            caught_up a
             written a -> record 1/1/0 1
             recorded -> end committed a)"},
     {"a vote that counts stays when its place is taken", step_setup(2, 1), R"(
@@ -113,6 +119,7 @@ const std::vector<StepRow> kMemberRows{
             vote 1 of 1
             join 1
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 of 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a
@@ -122,6 +129,7 @@ const std::vector<StepRow> kMemberRows{
             push 0 a
             vote 0 of 2
             push 1 a -> update a; finish_owed
+            caught_up a
             written a -> record 2/2/0 2
             recorded -> end committed a)"},
     {"alone in a step that its leaver began, a worker brings its own settings", step_setup(1, 1), R"(
@@ -140,6 +148,7 @@ const std::vector<StepRow> kFailedRows{
             push 1 a -> update a
             fail -> fail the server was closed
             fail
+            caught_up a
             written a
             push 0 b
             vote 0)"},
@@ -148,6 +157,7 @@ const std::vector<StepRow> kFailedRows{
             push 0 a -> update a
             vote 0 -> finish_owed
             fail -> fail the server was closed
+            caught_up a
             written a)"},
     {"it fails while a step is kept", step_setup(1, 1), R"(
             begin 0 limit -> plan; pass 0
@@ -157,6 +167,7 @@ const std::vector<StepRow> kFailedRows{
     {"it fails while a step is prepared", step_setup(1, 1, false, true), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; answer prepared
             fail -> fail the server was closed
@@ -164,6 +175,7 @@ const std::vector<StepRow> kFailedRows{
     {"it fails while a record is written: that still ends its step", step_setup(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 1
             fail -> fail the server was closed
@@ -171,6 +183,7 @@ const std::vector<StepRow> kFailedRows{
     {"it fails while a step is taken back", step_setup(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 back -> finish_owed; take_back a
             fail -> fail the server was closed
@@ -190,6 +203,7 @@ const std::vector<StepRow> kFailedRows{
             recorded
             begin 0 limit -> pass 0
             push 0 a -> update+keep a
+            caught_up a
             written a
             kept a 4
             vote 0 -> finish_owed; take_back a
@@ -216,7 +230,7 @@ const std::vector<StepRow> kFailedRows{
             kept a 0
             vote 0 -> finish_owed; settle a 1; end committed 0 a
             begin 0 limit -> pass 0
-            push 0 a
+            push 0 a -> hurry a
             caught_up a
             written a -> record 1/1/0 1
             fail -> fail the server was closed
@@ -241,6 +255,7 @@ const std::vector<StepRow> kFailedRows{
     {"a vote after a failure has no ending, not even that of the step before", step_setup(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 1
             recorded -> end committed a
@@ -296,6 +311,7 @@ const std::vector<StepRow> kImpossibleRows{
     {"a step taken back whose record is being written", step_setup(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
+            caught_up a
             written a
             vote 0 -> finish_owed; record 1/1/0 1
             taken_back !)"},

@@ -163,9 +163,11 @@ std::string text_of(const StepSetup& setup) {
     std::string text = std::to_string(setup.rules.workers) + " workers" +
                        (setup.rules.one_stream ? " one_stream" : "") + (setup.rules.prepares ? " prepares" : "") +
                        " commits every " + std::to_string(setup.rules.commit_points.every) + " and " +
-                       std::to_string(setup.rules.commit_points.for_snapshots) + " blocks";
+                       std::to_string(setup.rules.commit_points.for_snapshots) + " tail " +
+                       std::to_string(setup.rules.tail.at_once) + " of " + std::to_string(setup.rules.tail.room) +
+                       " blocks";
     for (const step::BlockRules& block : setup.rules.blocks) {
-        text += " " + block.name + (block.trainable ? "" : " frozen");
+        text += " " + block.name + " " + std::to_string(block.chunks) + (block.trainable ? "" : " frozen");
     }
     return text + " standing " + text_of(setup.standing);
 }

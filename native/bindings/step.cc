@@ -63,7 +63,11 @@ class StepMachine {
     Actions pull(std::uint32_t block) { return told(machine_.pull(0, checked(block))); }
     Actions push(std::uint32_t block) { return told(machine_.push(0, checked(block))); }
     Actions decide(bool commits) { return told(machine_.decide(commits)); }
-    Actions written(std::uint32_t block) { return told(machine_.written(checked(block))); }
+    Actions written(std::uint32_t block) {
+        Actions found = told(machine_.caught_up(checked(block)));
+        for (Action& action : told(machine_.written(block))) found.push_back(std::move(action));
+        return found;
+    }
     Actions recorded() { return told(machine_.recorded()); }
 
   private:

@@ -81,8 +81,10 @@ void Executor::try_take_back() {
 void Executor::operator()(const step::EndStep& action) {
     gradients.forget();
     updates.end_step();
+    keeping.end_step();
     if (action.ending.end == kCommitted) {
         shared.pass.end_step();
+        owed.end_step(action.arrivals);
         states.follow(shared.step().owed ? owed.order() : action.arrivals);
     }
     answer(action.ending);

@@ -14,12 +14,11 @@
 namespace luwu::pipeline {
 
 void Keeping::plan() {
-    std::vector<kernels::Dtype> dtypes;  // per block
-    for (std::uint32_t block = 0; block < shared_.layout.block_count(); ++block) {
-        dtypes.push_back(kernels::kept_dtype(shared_.settings.streams(), shared_.gradient_dtype(block)));
-    }
+    auto dtypes = kept_dtypes(shared_.layout, shared_.settings);
     try {
-        const auto planned = schedule::plan_clipping(shared_.layout, shared_.settings.plan, dtypes);
+        const auto planned = shared_.step().clipping.keeps_gradients()
+                                 ? schedule::plan_clipping(shared_.layout, shared_.settings.plan, dtypes)
+                                 : schedule::plan_tail(shared_.layout, shared_.settings.plan, dtypes);
         shared_.states = schedule::StateCache(shared_.layout, planned.plan);
         kept_ = std::make_unique<KeptGradients>(shared_.store, planned.kept, std::move(dtypes));
     } catch (const Error& error) {
@@ -44,9 +43,14 @@ void Keeping::expect(std::uint32_t block) {
 void Keeping::start(std::uint32_t block) {
     expect(block);
     if (shared_.failed()) return;
+    shared_.window.set_awaits_update(block, false);  // the update may come much later
     for (std::uint32_t i = 0; i < shared_.chunks_of(block); ++i) {
         const std::uint32_t chunk = shared_.layout.first_chunk(block) + i;
-        on_disk(chunk) ? want_memory(chunk) : shared_.parts.optimizers->add({chunk, Work::Kind::keep});
+        if (kept_->pinned(chunk)) {
+            shared_.parts.optimizers->add({chunk, Work::Kind::keep});
+        } else {
+            want_memory(chunk);
+        }
     }
 }
 
@@ -64,7 +68,7 @@ void Keeping::serve_memory() {
             if (shared_.step().blocks[block].stale()) {
                 read(chunk);
                 shared_.parts.states->want(chunk);
-            } else if (shared_.step().clipping.speculates()) {
+            } else if (step::is_being_updated(shared_.step().blocks[block].stage)) {
                 shared_.parts.updates->chunk_has(chunk);
                 shared_.parts.states->want(chunk);
             } else {
@@ -134,7 +138,7 @@ void Keeping::store(std::uint32_t chunk) {
 }
 
 void Keeping::written(std::uint32_t chunk) {
-    release(chunk);
+    if (on_disk(chunk)) release(chunk);
     chunk_kept(chunk);
 }
 
@@ -158,9 +162,16 @@ double Keeping::squares(std::uint32_t block) const {
     return sum;
 }
 
-void Keeping::give_up(std::uint32_t chunk) {
-    if (!shared_.step().clipping.speculates()) chunk_collected(chunk);
+void Keeping::give_up(std::uint32_t chunk, bool collected) {
+    if (!collected) chunk_collected(chunk);
     written(chunk);
+}
+
+void Keeping::end_step() {
+    if (!kept_) return;
+    for (std::uint32_t chunk = 0; chunk < shared_.layout.chunks().size(); ++chunk) {
+        if (!shared_.step().blocks[shared_.place(chunk).block].stale()) kept_->give_buffer_back(chunk);
+    }
 }
 
 void Keeping::drop(std::uint32_t chunk) {

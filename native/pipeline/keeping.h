@@ -1,4 +1,4 @@
-// Gradients that are kept until the global norm is known: into their places, to the disk and back.
+// Gradients that are kept until their step is decided: into their places, to the disk and back.
 // docs/decisions/0007-clipping.md says why.
 #pragma once
 
@@ -29,8 +29,9 @@ class Keeping {
     void written(std::uint32_t chunk);
     void read_done(IoTask& task);  // takes the lock
     void release(std::uint32_t chunk);
-    void give_up(std::uint32_t chunk);  // of a step that will be rolled back
-    void drop(std::uint32_t chunk);     // of a run that failed
+    void give_up(std::uint32_t chunk, bool collected);  // of a step that will be rolled back
+    void drop(std::uint32_t chunk);                     // of a run that failed
+    void end_step();                                    // no block needs its gradient but those that owe an update
 
     [[nodiscard]] bool on_disk(std::uint32_t chunk) const { return kept_ && kept_->on_disk(chunk); }
     [[nodiscard]] const std::byte* memory(std::uint32_t chunk) const { return kept_->memory(chunk); }
@@ -43,6 +44,7 @@ class Keeping {
         std::uint32_t chunks_to_keep = 0;
     };
 
+    [[nodiscard]] schedule::ClippingPlan planned(const std::vector<kernels::Dtype>& dtypes) const;
     void reserve();  // takes the lock
     void serve_memory();
     void read(std::uint32_t chunk);

@@ -23,16 +23,17 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const schedule::Kep
         Entry& entry = entries_[chunk];
         entry.bytes = schedule::kept_bytes(place, dtypes_[place.block]);
         if (plan.pinned[chunk]) {
+            entry.pinned = true;
             entry.memory = next;
             next += entry.bytes;
-        } else {
+        } else if (plan.to_disk) {
             entry.on_disk = true;
             entry.offset = file_bytes_[place.stripe];
             file_bytes_[place.stripe] += entry.bytes;
         }
     }
     for (std::uint32_t i = 0; i < plan.buffers; ++i, next += plan.buffer_bytes) free_buffers_.push_back(next);
-    if (plan.buffers > 0) files_ = store::make_scratch(store.folders());
+    if (plan.buffers > 0 && plan.to_disk) files_ = store::make_scratch(store.folders());
 }
 
 void KeptGradients::reserve() const {
@@ -50,7 +51,7 @@ bool KeptGradients::take_buffer(std::uint32_t chunk) {
 
 void KeptGradients::give_buffer_back(std::uint32_t chunk) {
     Entry& entry = entries_[chunk];
-    if (!entry.on_disk || entry.memory == nullptr) return;
+    if (entry.pinned || entry.memory == nullptr) return;
     free_buffers_.push_back(entry.memory);
     entry.memory = nullptr;
 }

@@ -1,5 +1,5 @@
-// Gradients that wait for the global norm: permanently in memory, or on disk, checksummed. Not thread-safe, but
-// different chunks' memory may be used at the same time.
+// Gradients that are kept until their step is decided: permanently in memory, on disk, checksummed, or in a buffer for
+// as long as they are kept. Not thread-safe, but different chunks' memory may be used at the same time.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,11 @@ class KeptGradients {
 
     [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return dtypes_[block]; }
     [[nodiscard]] bool on_disk(std::uint32_t chunk) const { return entries_[chunk].on_disk; }
-    // Its place in memory; of one on disk its buffer, null while it has none.
+    [[nodiscard]] bool pinned(std::uint32_t chunk) const { return entries_[chunk].pinned; }
+    // Its place in memory; of one that is not pinned its buffer, null while it has none.
     [[nodiscard]] std::byte* memory(std::uint32_t chunk) const { return entries_[chunk].memory; }
 
-    // For chunks on disk. False: no buffer is free, try again when one was given back.
+    // For chunks that are not pinned. False: no buffer is free, try again when one was given back.
     [[nodiscard]] bool take_buffer(std::uint32_t chunk);
     void give_buffer_back(std::uint32_t chunk);  // if it has one
     [[nodiscard]] store::IoRequest write(std::uint32_t chunk) const;
@@ -44,6 +45,7 @@ class KeptGradients {
 
   private:
     struct Entry {
+        bool pinned = false;
         bool on_disk = false;
         std::byte* memory = nullptr;
         std::uint64_t bytes = 0;

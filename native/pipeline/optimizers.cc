@@ -46,7 +46,8 @@ void Optimizers::stop() {
 }
 
 void Optimizers::add(const Work& work) {
-    queue_.push_back(work);
+    // Keeping a gradient is short, and the decision on its step waits for it.
+    work.kind == Work::Kind::keep ? queue_.push_front(work) : queue_.push_back(work);
     ready_.notify_one();
 }
 
@@ -68,7 +69,7 @@ void Optimizers::loop() {
         queue_.pop_front();
         const bool keeps = kind == Work::Kind::keep;
         if (shared_.step().is_void(shared_.place(chunk).block)) {
-            if (keeps || shared_.step().clipping.speculates()) shared_.parts.keeping->give_up(chunk);
+            if (keeps || shared_.step().clipping.speculates()) shared_.parts.keeping->give_up(chunk, !keeps);
             if (!keeps) shared_.parts.updates->chunk_updated(chunk, false);
             continue;
         }

@@ -1,6 +1,7 @@
 #include "pipeline/owed_updates.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -11,11 +12,21 @@ namespace luwu::pipeline {
 
 void OwedUpdates::settle(const step::Settle& action) {
     order_ = order_of_next_pass(action.blocks);
-    order_after_ = shared_.step().clipping.speculates_next() ? action.blocks : order_;
     due_.assign(order_.begin(), order_.end());
     groups_ = shared_.step().settings.groups;
     scale_ = action.scale;
     reads_on_ = false;
+}
+
+// Blocks that were updated as their gradients came will probably be so again.
+void OwedUpdates::end_step(const std::vector<std::uint32_t>& arrivals) {
+    const step::State& step = shared_.step();
+    order_after_ = order_;
+    if (!step.next_updates_at_once()) return;
+    order_after_.clear();
+    std::copy_if(arrivals.begin(), arrivals.end(), std::back_inserter(order_after_),
+                 [&step](std::uint32_t block) { return !step.blocks[block].stale(); });
+    if (order_after_.empty()) order_after_ = arrivals;
 }
 
 // Pulled blocks come first, in the order of their pulls; the others follow in the reverse order of their pushes.
@@ -48,10 +59,11 @@ void OwedUpdates::hurry(std::uint32_t block) {
 void OwedUpdates::start_due() {
     const step::State& step = shared_.step();
     if (!step.owed || step.broken) return;
+    const bool record_wanted = !due_.empty() && step.any_waits_to_update();
     while (!due_.empty()) {
         const std::uint32_t block = due_.front();
-        const bool wanted =
-            shared_.parts.parameters->awaited(block) || step.blocks[block].stage == step::BlockStage::waiting_to_keep;
+        const bool wanted = record_wanted || shared_.parts.parameters->awaited(block) ||
+                            step.blocks[block].stage == step::BlockStage::waiting_to_keep;
         if (!start(block, step.nobody_pulls() || wanted)) return;
         due_.pop_front();
     }

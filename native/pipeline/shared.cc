@@ -1,23 +1,49 @@
 #include "pipeline/shared.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "kernels/keep.h"
 
 namespace luwu::pipeline {
 
 namespace {
 
+// More chunks than have a buffer for their states, or than threads can take next, would only wait.
+step::Tail tail_of(const store::Layout& layout, const PipelineSettings& settings) {
+    // A step that another server has not recorded yet must not be overwritten here; and between commit points all
+    // gradients are kept in any case.
+    if (settings.prepares || !settings.commit_points.is_each_step()) return {};
+    const auto planned = schedule::plan_tail(layout, settings.plan, kept_dtypes(layout, settings));
+    return {std::max(2 * settings.optimizer_threads, planned.plan.state_buffers), planned.kept.buffers};
+}
+
 step::Rules make_rules(const store::Layout& layout, const PipelineSettings& settings) {
     step::Rules rules;
-    for (const store::BlockShape& block : layout.shape().blocks) rules.blocks.push_back({block.name, block.trainable});
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
+        const store::BlockShape& shape = layout.shape().blocks[block];
+        rules.blocks.push_back(
+            {shape.name, shape.trainable, static_cast<std::uint32_t>(layout.chunks_of(block).size())});
+    }
     rules.workers = settings.workers;
     rules.one_stream = settings.one_stream;
     rules.prepares = settings.prepares;
     rules.commit_points = settings.commit_points;
+    rules.tail = tail_of(layout, settings);
     rules.mean = settings.gradient_scale.value_or(1.0F / static_cast<float>(settings.workers));
     return rules;
 }
 
 }  // namespace
+
+std::vector<kernels::Dtype> kept_dtypes(const store::Layout& layout, const PipelineSettings& settings) {
+    std::vector<kernels::Dtype> dtypes;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
+        const kernels::Dtype pushed = settings.gradient_dtype.value_or(layout.dtype(block));
+        dtypes.push_back(kernels::kept_dtype(settings.streams(), pushed));
+    }
+    return dtypes;
+}
 
 Shared::Shared(store::ChunkStore& store_, PipelineSettings settings_)
     : store(store_),

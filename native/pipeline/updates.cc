@@ -194,15 +194,15 @@ void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     } else {
         entry.changed = true;
     }
+    // Before the executor hears of it: the step may end with it, and the next one may write.
+    const bool stays = memory_alone_[chunk];
+    if (valid && !stays) shared_.parts.writing->write_record(chunk, count);
     if (--entry.chunks_to_update == 0) {
-        if (owes) {
-            shared_.parts.executor->tell(shared_.machine.caught_up(block));
-            shared_.parts.parameters->deliver_waiting(block);
-        } else {
-            shared_.parts.gradients->give_back(block);
-        }
+        if (!owes) shared_.parts.gradients->give_back(block);
+        shared_.parts.executor->tell(shared_.machine.caught_up(block));
+        if (owes) shared_.parts.parameters->deliver_waiting(block);
     }
-    valid && !memory_alone_[chunk] ? shared_.parts.writing->write_record(chunk, count) : chunk_written(chunk);
+    if (!valid || stays) chunk_written(chunk);
 }
 
 void Updates::chunk_written(std::uint32_t chunk) {

@@ -267,6 +267,22 @@ class ClippingPlanner {
         return finish(ring, buffers);
     }
 
+    ClippingPlan divide_for_tail() {
+        result_.kept.to_disk = false;
+        if (kept_total_ == 0) return std::move(result_);
+        ResidencyPlan& plan = result_.plan;
+        const std::uint64_t left = plan.budget_bytes - plan.total_bytes;
+        const std::uint64_t from_states = plan.pinned_state_bytes < state_total_ ? plan.pinned_state_bytes / 4 : 0;
+        const auto chunks = static_cast<std::uint64_t>(
+            std::count_if(kept_.begin(), kept_.end(), [](std::uint64_t bytes) { return bytes > 0; }));
+        const std::uint64_t buffers = std::min(chunks, (left + from_states) / buffer_bytes_);
+        const std::uint64_t ring = plan.state_buffers * state_buffer_bytes_;
+        if (buffers * buffer_bytes_ > left) {
+            pin(states_, room_ - ring - buffers * buffer_bytes_, plan.state_pinned, plan.pinned_state_bytes);
+        }
+        return finish(ring, buffers);
+    }
+
   private:
     static void pin(const std::vector<std::uint64_t>& costs, std::uint64_t bytes, std::vector<bool>& pinned,
                     std::uint64_t& used) {
@@ -307,6 +323,10 @@ ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_b
 
 ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, std::span<const kernels::Dtype> kept) {
     return ClippingPlanner(layout, std::move(plan), kept).divide();
+}
+
+ClippingPlan plan_tail(const store::Layout& layout, ResidencyPlan plan, std::span<const kernels::Dtype> kept) {
+    return ClippingPlanner(layout, std::move(plan), kept).divide_for_tail();
 }
 
 ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers, const std::vector<bool>& held) {

@@ -40,13 +40,15 @@ struct ResidencyPlan {
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
                                            std::uint32_t workers, const std::vector<bool>& held,
                                            std::optional<kernels::Dtype> gradients = std::nullopt);
-// Places of gradients that wait for the global norm: those of pinned chunks permanently in memory, the others on disk,
-// in `buffers` of equal size on their way there and back.
+// Places of gradients that are kept until their step is decided: those of pinned chunks permanently in memory, the
+// others on disk, in `buffers` of equal size on their way there and back. Where only some are kept, none is pinned or
+// on disk: each takes a buffer.
 struct KeptPlan {
     std::vector<bool> pinned;  // per chunk of the layout
     std::uint64_t pinned_bytes = 0;
     std::uint64_t buffer_bytes = 0;
     std::uint32_t buffers = 0;
+    bool to_disk = true;
 };
 
 // Bytes of a chunk's kept gradient, whole pages.
@@ -62,6 +64,11 @@ struct ClippingPlan {
 };
 [[nodiscard]] ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan,
                                          std::span<const kernels::Dtype> kept);
+// The same where only gradients are kept that updates are behind with. They get what states leave, and a quarter of
+// what the plan has pinned of these where not all are: a byte of them lets some ten bytes of the disk's work overlap
+// with the next forward.
+[[nodiscard]] ClippingPlan plan_tail(const store::Layout& layout, ResidencyPlan plan,
+                                     std::span<const kernels::Dtype> kept);
 // The plan of the smallest budget that can work.
 [[nodiscard]] ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers,
                                          const std::vector<bool>& held);

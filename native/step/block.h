@@ -17,14 +17,17 @@ enum class BlockStage : std::uint8_t {
     keeping,               // their sum is being kept
     kept,                  // it waits for the global norm
     waiting_to_update,     // all came; the record of the step before is not on the disk yet
-    updating,              // from its first update until its last record is on the disk
-    updated,               // memory and disk hold the version after the committed one
+    updating,              // until memory holds the version after the committed one
+    writing,               // memory holds it, the disk does not
+    updated,               // memory and disk hold it
     keeping_and_updating,  // both at once: clipping speculates
-    kept_and_updating,     // the kept gradient is in its place, some record is not
-    keeping_and_updated,   // every record is in its place, the kept gradient is not
+    kept_and_updating,     // the kept gradient is in its place, the update is not in memory
+    keeping_and_writing,   // the update is in memory, its records and the kept gradient are not in their places
+    kept_and_writing,
+    keeping_and_updated,  // every record is in its place, the kept gradient is not
     kept_and_updated,
 };
-inline constexpr std::size_t kBlockStages = 12;
+inline constexpr std::size_t kBlockStages = 15;
 
 enum class BlockEvent : std::uint8_t {
     give_back,       // its gradients will not be needed
@@ -34,10 +37,11 @@ enum class BlockEvent : std::uint8_t {
     update,          // its update begins
     speculate,       // both begin
     kept,            // the sum is where it stays until the update
-    updated,         // its last record is written
+    in_memory,       // memory holds its update
+    written,         // its last record is written
     end,             // the attempt is over
 };
-inline constexpr std::size_t kBlockEvents = 9;
+inline constexpr std::size_t kBlockEvents = 10;
 
 using BlockTransition = Transition<BlockStage, BlockEvent>;
 
@@ -54,12 +58,19 @@ inline constexpr std::array kBlockTransitions{
     BlockTransition{BlockStage::waiting_to_keep, BlockEvent::keep, BlockStage::keeping},
     BlockTransition{BlockStage::keeping, BlockEvent::kept, BlockStage::kept},
     BlockTransition{BlockStage::kept, BlockEvent::end, BlockStage::collecting},
+    BlockTransition{BlockStage::waiting_to_update, BlockEvent::update, BlockStage::updating},
     BlockTransition{BlockStage::waiting_to_update, BlockEvent::speculate, BlockStage::keeping_and_updating},
-    BlockTransition{BlockStage::updating, BlockEvent::updated, BlockStage::updated},
+    BlockTransition{BlockStage::updating, BlockEvent::in_memory, BlockStage::writing},
+    BlockTransition{BlockStage::writing, BlockEvent::written, BlockStage::updated},
+    BlockTransition{BlockStage::writing, BlockEvent::end, BlockStage::collecting},
     BlockTransition{BlockStage::updated, BlockEvent::end, BlockStage::collecting},
     BlockTransition{BlockStage::keeping_and_updating, BlockEvent::kept, BlockStage::kept_and_updating},
-    BlockTransition{BlockStage::keeping_and_updating, BlockEvent::updated, BlockStage::keeping_and_updated},
-    BlockTransition{BlockStage::kept_and_updating, BlockEvent::updated, BlockStage::kept_and_updated},
+    BlockTransition{BlockStage::keeping_and_updating, BlockEvent::in_memory, BlockStage::keeping_and_writing},
+    BlockTransition{BlockStage::kept_and_updating, BlockEvent::in_memory, BlockStage::kept_and_writing},
+    BlockTransition{BlockStage::keeping_and_writing, BlockEvent::kept, BlockStage::kept_and_writing},
+    BlockTransition{BlockStage::keeping_and_writing, BlockEvent::written, BlockStage::keeping_and_updated},
+    BlockTransition{BlockStage::kept_and_writing, BlockEvent::written, BlockStage::kept_and_updated},
+    BlockTransition{BlockStage::kept_and_writing, BlockEvent::end, BlockStage::collecting},
     BlockTransition{BlockStage::keeping_and_updated, BlockEvent::kept, BlockStage::kept_and_updated},
     BlockTransition{BlockStage::kept_and_updated, BlockEvent::end, BlockStage::collecting},
 };
@@ -68,22 +79,32 @@ inline constexpr std::array kBlockTransitions{
     return next_in(kBlockTransitions, stage, event);
 }
 
-// The end of the attempt waits for the block.
-[[nodiscard]] constexpr bool holds_up(BlockStage stage) {
+// It is not known yet whether the block's gradient is finite, or the gradient is not where it stays.
+[[nodiscard]] constexpr bool is_undecided(BlockStage stage) {
     return stage == BlockStage::waiting_to_keep || stage == BlockStage::keeping ||
            stage == BlockStage::waiting_to_update || stage == BlockStage::updating ||
            stage == BlockStage::keeping_and_updating || stage == BlockStage::kept_and_updating ||
-           stage == BlockStage::keeping_and_updated;
+           stage == BlockStage::keeping_and_writing || stage == BlockStage::keeping_and_updated;
+}
+[[nodiscard]] constexpr bool is_being_updated(BlockStage stage) {
+    return stage == BlockStage::updating || stage == BlockStage::keeping_and_updating ||
+           stage == BlockStage::kept_and_updating;
+}
+[[nodiscard]] constexpr bool is_being_written(BlockStage stage) {
+    return stage == BlockStage::writing || stage == BlockStage::keeping_and_writing ||
+           stage == BlockStage::kept_and_writing;
 }
 [[nodiscard]] constexpr bool is_kept(BlockStage stage) {
-    return stage == BlockStage::kept || stage == BlockStage::kept_and_updating || stage == BlockStage::kept_and_updated;
+    return stage == BlockStage::kept || stage == BlockStage::kept_and_updating ||
+           stage == BlockStage::kept_and_writing || stage == BlockStage::kept_and_updated;
 }
+// Memory holds the version after the committed one.
 [[nodiscard]] constexpr bool is_updated(BlockStage stage) {
-    return stage == BlockStage::updated || stage == BlockStage::keeping_and_updated ||
+    return is_being_written(stage) || stage == BlockStage::updated || stage == BlockStage::keeping_and_updated ||
            stage == BlockStage::kept_and_updated;
 }
 
-// Debt of a block to the step before, which was answered when its norm was known and not updated then.
+// Debt of a block to the step before, which was answered before the block was updated, or before it was written.
 enum class Debt : std::uint8_t {
     none,
     update,  // memory does not hold the answered version: nobody may see the block

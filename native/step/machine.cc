@@ -36,8 +36,8 @@ void Machine::to(std::uint32_t block, BlockEvent event) {
                                std::to_string(static_cast<int>(stage)) + " met event " +
                                std::to_string(static_cast<int>(event)));
     }
-    state_.busy_blocks += holds_up(*next) ? 1U : 0U;
-    state_.busy_blocks -= holds_up(stage) ? 1U : 0U;
+    state_.busy_blocks += state_.holds_up(*next) ? 1U : 0U;
+    state_.busy_blocks -= state_.holds_up(stage) ? 1U : 0U;
     stage = *next;
 }
 
@@ -67,7 +67,7 @@ Actions Machine::begin(std::uint32_t worker, const StepSettings& settings) {
     if (first) {
         const bool chosen = state_.clipping.chosen();
         if (const auto error = state_.clipping.begin_step(settings.gradient.max_norm.has_value())) return fail(*error);
-        if (!chosen && state_.clipping.keeps_gradients()) actions_.emplace_back(PlanKept{});
+        if (!chosen && state_.may_keep()) actions_.emplace_back(PlanKept{});
         state_.settings = settings;
     } else if (state_.settings != settings) {
         refuse(other_settings(worker, state_.progress.step() + 1));
@@ -119,13 +119,10 @@ void Machine::all_arrived(std::uint32_t block) {
     if (state_.is_void()) {
         to(block, BlockEvent::give_back);
         actions_.emplace_back(GiveBack{block});
-    } else if (!state_.clipping.keeps_gradients()) {
-        to(block, BlockEvent::update);
-        actions_.emplace_back(Update{block, false});
-    } else if (state_.clipping.speculates()) {
-        if (state_.owed) return to(block, BlockEvent::wait_to_update);
-        to(block, BlockEvent::speculate);
-        actions_.emplace_back(Update{block, true});
+    } else if (state_.updates_at_once() && !state_.follows_later(block)) {
+        if (!state_.owed) return update(block);
+        to(block, BlockEvent::wait_to_update);
+        actions_.emplace_back(HurryOwed{block});
     } else if (state_.blocks[block].stale()) {
         to(block, BlockEvent::wait_to_keep);
         actions_.emplace_back(HurryOwed{block});
@@ -133,6 +130,12 @@ void Machine::all_arrived(std::uint32_t block) {
         to(block, BlockEvent::keep);
         actions_.emplace_back(Keep{block});
     }
+}
+
+void Machine::update(std::uint32_t block) {
+    const bool keeps = state_.clipping.speculates();
+    to(block, keeps ? BlockEvent::speculate : BlockEvent::update);
+    actions_.emplace_back(Update{block, keeps});
 }
 
 Actions Machine::vote(std::uint32_t worker, bool roll_back, std::optional<std::uint64_t> pushes) {
@@ -250,10 +253,17 @@ Actions Machine::spoiled() {
 }
 
 Actions Machine::caught_up(std::uint32_t block) {
-    must(state_.blocks[block].stale(), "a block caught up that was up to date");
-    state_.blocks[block].debt = Debt::record;
+    Block& entry = state_.blocks[block];
+    if (!entry.stale()) {
+        if (state_.failed()) return take();
+        to(block, BlockEvent::in_memory);
+        state_.progress.updated(block);
+        try_end();
+        return take();
+    }
+    entry.debt = Debt::record;
     state_.progress.updated(block);
-    if (state_.blocks[block].stage != BlockStage::waiting_to_keep || state_.failed()) return take();
+    if (entry.stage != BlockStage::waiting_to_keep || state_.failed()) return take();
     to(block, BlockEvent::keep);
     actions_.emplace_back(Keep{block});
     return take();
@@ -264,18 +274,13 @@ Actions Machine::written(std::uint32_t block) {
     must(!state_.blocks[block].stale(), "a block was written before memory held it");
     Block& entry = state_.blocks[block];
     if (!entry.owes()) {
-        state_.progress.updated(block);
-        to(block, BlockEvent::updated);
+        to(block, BlockEvent::written);
         try_end();
         return take();
     }
     entry.debt = Debt::none;
-    if (--state_.owed->blocks > 0) return take();
-    if (state_.owed->record) {
-        actions_.emplace_back(WriteRecord{*state_.owed->record});
-    } else {
-        no_more_owed();
-    }
+    --state_.owed->blocks;
+    try_record();
     return take();
 }
 
@@ -283,6 +288,7 @@ Actions Machine::taken_back() {
     if (state_.failed()) return take();
     must(state_.stage == Stage::restoring || state_.stage == Stage::redoing, "nothing was to be taken back");
     for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+        must(!is_being_written(state_.blocks[block].stage), "a block was taken back that is still written");
         if (is_updated(state_.blocks[block].stage)) state_.progress.taken_back(block);
     }
     if (state_.stage == Stage::redoing) {

@@ -48,8 +48,8 @@ class Machine {
     // ---- what the executor has done
     [[nodiscard]] Actions kept(std::uint32_t block, double squares);  // the sum is where it stays until the update
     [[nodiscard]] Actions spoiled();                                  // a gradient of this step is not finite
-    [[nodiscard]] Actions caught_up(std::uint32_t block);             // memory holds the update that it owed
-    // The update is in memory, and on the disk unless the action let it stay in memory.
+    [[nodiscard]] Actions caught_up(std::uint32_t block);             // memory holds its update
+    // The update is in memory, and on the disk unless the action let it stay in memory. Comes after caught_up().
     [[nodiscard]] Actions written(std::uint32_t block);
     [[nodiscard]] Actions taken_back();
     [[nodiscard]] Actions recorded();  // the commit record is durable
@@ -63,6 +63,7 @@ class Machine {
     [[nodiscard]] Actions take() { return std::exchange(actions_, {}); }
     void refuse(const std::string& message);  // fails the run: workers did not do what all must do alike
     void all_arrived(std::uint32_t block);
+    void update(std::uint32_t block);
     void count_vote(std::uint32_t worker);
     void abandon(Verdict verdict);
     void return_unfinished();
@@ -70,6 +71,7 @@ class Machine {
     void try_end();
     void end_kept(double squares);
     void settle();
+    void try_record();
     void no_more_owed();
     void try_flush();
     void write_record();

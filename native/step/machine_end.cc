@@ -20,7 +20,7 @@ void Machine::try_end() {
         return;
     }
     if (state_.owed) return;  // at most one step that was answered is not on the disk yet
-    if (!state_.clipping.keeps_gradients() && (decided || !state_.rules.prepares)) return write_record();
+    if (!state_.may_keep() && (decided || !state_.rules.prepares)) return write_record();
     double squares = decided ? state_.squares : 0;
     for (const Block& block : state_.blocks) {
         if (!decided && is_kept(block.stage)) squares += block.squares;  // in one order: the same bits
@@ -36,7 +36,7 @@ void Machine::end_kept(double squares) {
     state_.squares = state_.clipping.limits() ? squares : kNoSquares;
     if (!state_.clipping.speculates()) return settle();
     const bool clips = Clipping::decide(squares, state_.settings.gradient.max_norm).clips;
-    if (!clips) return write_record();
+    if (!clips) return state_.rules.tail.follows() ? settle() : write_record();
     TakeBack action;
     for (const std::uint32_t block : state_.arrivals) {
         if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
@@ -45,8 +45,9 @@ void Machine::end_kept(double squares) {
     actions_.emplace_back(std::move(action));
 }
 
-// Answers the step now. Its updates follow, and after them its record where it is a commit point.
+// Answers the step now. The updates that it lacks follow, and after them its record where it is a commit point.
 void Machine::settle() {
+    const bool taken_back = state_.stage == Stage::redoing;
     const auto [clips, factor] = Clipping::decide(state_.squares, state_.settings.gradient.max_norm);
     if (clips) state_.progress.note_clipped();
     state_.clipping.settled(clips);
@@ -56,16 +57,31 @@ void Machine::settle() {
     Settle action{{}, clips ? static_cast<float>(static_cast<double>(average) * factor) : average, commits};
     Owed owed;
     for (const std::uint32_t block : state_.arrivals) {
-        state_.blocks[block].debt = Debt::update;
-        ++record.counts[block];
-        ++owed.blocks;
-        action.blocks.push_back(block);
+        Block& entry = state_.blocks[block];
+        if (taken_back || !is_updated(entry.stage)) {
+            entry.debt = Debt::update;
+            ++record.counts[block];
+            action.blocks.push_back(block);
+        } else if (is_being_written(entry.stage)) {
+            entry.debt = Debt::record;
+        }
+        if (entry.owes()) ++owed.blocks;
     }
-    if (owed.blocks == 0) return write_record();
     if (commits) owed.record = std::move(record);
-    state_.owed = std::move(owed);
+    if (owed.blocks > 0 || owed.record) state_.owed = std::move(owed);
     actions_.emplace_back(std::move(action));
     finish(kCommitted);
+    if (state_.owed) try_record();
+}
+
+// Writes the record of the answered step when all that it owes is on the disk.
+void Machine::try_record() {
+    if (state_.owed->blocks > 0) return;
+    if (state_.owed->record) {
+        actions_.emplace_back(WriteRecord{*state_.owed->record});
+    } else {
+        no_more_owed();
+    }
 }
 
 // The updates of the answered step are in memory, and a commit point's are on the disk, with its record.
@@ -74,9 +90,7 @@ void Machine::no_more_owed() {
     try_flush();
     if (state_.failed()) return;
     for (const std::uint32_t block : state_.arrivals) {
-        if (state_.blocks[block].stage != BlockStage::waiting_to_update) continue;
-        to(block, BlockEvent::speculate);
-        actions_.emplace_back(Update{block, true});
+        if (state_.blocks[block].stage == BlockStage::waiting_to_update) update(block);
     }
     try_end();
 }
@@ -94,6 +108,7 @@ void Machine::try_flush() {
     }
     state_.owed = Owed{state_.progress.last_record(), static_cast<std::uint32_t>(action.blocks.size())};
     actions_.emplace_back(std::move(action));
+    try_record();
 }
 
 void Machine::write_record() {

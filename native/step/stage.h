@@ -49,7 +49,6 @@ inline constexpr std::array kStageTransitions{
     StageTransition{Stage::decided, StageEvent::end, Stage::collecting},
     StageTransition{Stage::recording, StageEvent::end, Stage::collecting},
     StageTransition{Stage::restoring, StageEvent::end, Stage::collecting},
-    StageTransition{Stage::redoing, StageEvent::record, Stage::recording},  // no block follows
     StageTransition{Stage::redoing, StageEvent::end, Stage::collecting},
 };
 

@@ -20,6 +20,7 @@ namespace luwu::step {
 struct BlockRules {
     std::string name;
     bool trainable = true;
+    std::uint32_t chunks = 1;
 };
 
 // Settings that do not change during a run.
@@ -29,6 +30,7 @@ struct Rules {
     bool one_stream = false;  // the gradients of all workers come as one sum; else each worker pushes its own
     bool prepares = false;    // a step that nobody rolled back waits for decide(): other servers have the other blocks
     CommitPoints commit_points;
+    Tail tail;
     float mean = 1.0F;  // what the sum over workers is multiplied by, but for the loss scale
 
     [[nodiscard]] std::uint32_t streams() const { return one_stream ? 1 : workers; }
@@ -37,7 +39,7 @@ struct Rules {
 // A step that was answered, and whose updates are not all in memory yet, or of a commit point not all on the disk.
 struct Owed {
     std::optional<store::CommitRecord> record;  // of a commit point
-    std::uint32_t blocks = 0;                   // that owe something
+    std::uint32_t blocks = 0;                   // that owe something; none: the record is being written
 };
 
 struct State {
@@ -95,8 +97,45 @@ struct State {
         return stage == Stage::collecting && (rules.one_stream ? members.anyone_in_step() : members.anyone_working());
     }
     [[nodiscard]] bool nobody_pulls() const { return failed() || !working(); }
+    // Gradients of this run are kept: all, or those that updates are behind with.
+    [[nodiscard]] bool may_keep() const { return clipping.keeps_gradients() || rules.tail.follows(); }
     // Blocks are updated as their gradients come, not once the step is decided.
     [[nodiscard]] bool updates_at_once() const { return !clipping.keeps_gradients() || clipping.speculates(); }
+    // The next step's blocks are expected to be updated as their gradients come.
+    [[nodiscard]] bool next_updates_at_once() const {
+        return !clipping.keeps_gradients() || clipping.speculates_next();
+    }
+    // A block waits for the record of the step before.
+    [[nodiscard]] bool any_waits_to_update() const {
+        return chunks_where([](BlockStage stage) { return stage == BlockStage::waiting_to_update; }) > 0;
+    }
+    // The end of this step waits for the block.
+    [[nodiscard]] bool holds_up(BlockStage stage) const {
+        return is_undecided(stage) || (!rules.tail.follows() && is_being_written(stage));
+    }
+    // A block whose gradients have come is kept now and updated when the step is decided: updates are behind.
+    [[nodiscard]] bool follows_later(std::uint32_t block) const {
+        if (!rules.tail.follows() || (!owed && chunks_where(is_being_updated) < rules.tail.at_once)) return false;
+        return clipping.keeps_gradients() || kept_chunks() + rules.blocks[block].chunks <= rules.tail.room;
+    }
+    template <class Predicate>
+    [[nodiscard]] std::uint32_t chunks_where(Predicate holds) const {
+        std::uint32_t chunks = 0;
+        for (std::uint32_t block = 0; block < blocks.size(); ++block) {
+            if (holds(blocks[block].stage)) chunks += rules.blocks[block].chunks;
+        }
+        return chunks;
+    }
+    // Chunks whose gradients memory keeps, or has promised to keep.
+    [[nodiscard]] std::uint32_t kept_chunks() const {
+        std::uint32_t chunks = chunks_where([](BlockStage stage) {
+            return stage == BlockStage::waiting_to_keep || stage == BlockStage::keeping || stage == BlockStage::kept;
+        });
+        for (std::uint32_t block = 0; block < blocks.size(); ++block) {
+            if (blocks[block].stale()) chunks += rules.blocks[block].chunks;
+        }
+        return chunks;
+    }
     // Factor on the sum over workers.
     [[nodiscard]] float average() const {
         const auto& scale = settings.gradient.loss_scale;

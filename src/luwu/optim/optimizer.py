@@ -28,12 +28,11 @@ class StoreOptimizer(torch.optim.Optimizer):
     """An optimizer whose states are in the store and whose work the server does.
 
     Updates begin during backward, so hyper-parameters are read when the forward begins, and `step` waits for the server
-    to commit. Schedulers work as usual: change hyper-parameters between `step` and the next forward. A step whose
+    to decide. Schedulers work as usual: change hyper-parameters between `step` and the next forward. A step whose
     gradients are not finite is rolled back by the server and the run goes on; `last_step_committed` tells. With float16
-    blocks backward is ``optim.scale(loss).backward()``. State is in the store and so not in ``state_dict()``. With
-    ``max_grad_norm`` `step` may return before the step is on the disk: the next one waits for that. It may, too, where
-    the server's ``durable`` is not ``step``: then the next one waits after a commit point alone.
-    ``step(wait="durable")`` waits for the disk in any case.
+    blocks backward is ``optim.scale(loss).backward()``. State is in the store and so not in ``state_dict()``. `step`
+    may return before the step is on the disk: the next one waits for that, or where the server's ``durable`` is not
+    ``step``, after a commit point alone. ``step(wait="durable")`` waits for the disk in any case.
 
     A subclass names its ``kind`` for the server and the store's manifest, the ``order`` in which the server's
     part takes a group's settings, and the ``states`` that the store keeps of each parameter, in the order of its
