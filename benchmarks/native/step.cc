@@ -71,8 +71,8 @@ nb::list told(const step::Actions& actions) {
 class StepMachine {
   public:
     StepMachine(std::uint32_t blocks, std::uint32_t workers, bool prepares, const Counts& standing,
-                std::uint64_t commit_every)
-        : machine_(rules_of(blocks, workers, prepares, commit_every), record_of(blocks, standing)) {}
+                std::uint64_t commit_every, std::uint32_t at_once)
+        : machine_(rules_of(blocks, workers, prepares, commit_every, at_once), record_of(blocks, standing)) {}
 
     nb::list begin(std::uint32_t worker, std::optional<double> max_norm) {
         step::StepSettings settings;
@@ -105,13 +105,14 @@ class StepMachine {
     [[nodiscard]] std::uint64_t durable_step() const { return machine_.state().progress.durable_step(); }
 
   private:
-    static step::Rules rules_of(std::uint32_t blocks, std::uint32_t workers, bool prepares,
-                                std::uint64_t commit_every) {
+    static step::Rules rules_of(std::uint32_t blocks, std::uint32_t workers, bool prepares, std::uint64_t commit_every,
+                                std::uint32_t at_once) {
         step::Rules rules;
         for (std::uint32_t block = 0; block < blocks; ++block) rules.blocks.push_back({std::to_string(block), true});
         rules.workers = workers;
         rules.prepares = prepares;
         rules.commit_points.every = commit_every;
+        rules.tail = {at_once, 1};
         rules.mean = 1.0F / static_cast<float>(workers);
         return rules;
     }
@@ -131,9 +132,10 @@ void bind_step(nb::module_& module) {
     nb::class_<StepMachine>(module, "StepMachine",
                             "The step machine of a server whose workers push their own gradients. Every event returns "
                             "its actions as tuples: a name, then what belongs to it.")
-        .def(nb::init<std::uint32_t, std::uint32_t, bool, const Counts&, std::uint64_t>(), "blocks"_a, "workers"_a,
-             "prepares"_a, "standing"_a, "commit_every"_a = 1,
-             "`standing`: steps, attempts and roll-backs of the store's last commit.")
+        .def(nb::init<std::uint32_t, std::uint32_t, bool, const Counts&, std::uint64_t, std::uint32_t>(), "blocks"_a,
+             "workers"_a, "prepares"_a, "standing"_a, "commit_every"_a = 1, "at_once"_a = 0,
+             "`standing`: steps, attempts and roll-backs of the store's last commit. `at_once`: blocks that are "
+             "updated at the same time where a step is answered before it is on the disk; one more is kept.")
         .def("begin", &StepMachine::begin, "worker"_a, "max_norm"_a.none())
         .def("push", &StepMachine::push, "worker"_a, "block"_a)
         .def("vote", &StepMachine::vote, "worker"_a, "roll_back"_a, "pushes"_a)

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from harness.disk.looking import Store, look
-from harness.disk.operations import Operation, model_manifest, stores_of, train, training, written_step
+from harness.disk.operations import Operation, model_manifest, stores_of, train, training
 from harness.disk.power import History, Mark, Moment, State
 from harness.disk.record import operation_named, record
 from harness.disk.recorder import mark
@@ -30,7 +30,7 @@ def _rolled_back_late(top: Path) -> None:
             loss.backward()
             optimizer.step()
             bad.remove()
-        mark(f"is {written_step(session)}")
+        mark(f"is {session.wait_durable()}")
 
 
 def _not_finite(gradient: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def train(top: Path, until: int, label: str = "{}", *, voided: int | None = None
             loss = loss_of(model, session.step)
             bad, voided = session.step + 1 == voided, None if session.step + 1 == voided else voided
             (loss * float("nan") if bad else loss).backward()
-            optimizer.step()
+            optimizer.step(wait="answer" if "max_grad_norm" in settings else "durable")
             mark("is " + label.format(written_step(session)))
     mark("is " + label.format(until))
 
@@ -106,6 +106,7 @@ def two_steps(top: Path) -> None:
         for step in (2, 3):
             loss_of(model, step).backward()
             optimizer.step()
+        session.wait_durable()
         mark(f"is {session.step}")
 
 
@@ -306,7 +307,7 @@ def snapshot_in_training(top: Path) -> None:
             mark(f"is {step} and another snapshot")
             mark(f"may {step + 1} with this snapshot")
             loss_of(model, step).backward()
-            optimizer.step()
+            optimizer.step(wait="durable")
             mark(f"is {step + 1} with this snapshot")
 
 

@@ -40,13 +40,15 @@ class Executor:
         self._tell, self._tell_end = tell, tell_end
         shape = world.shape
         self.machine = _native_testing.StepMachine(
-            shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every
+            shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every, shape.at_once
         )
         self.attached: dict[int, int] = {}
         self.failed = False
         self.works: list[Callable[[], None]] = []
         self._sums: dict[int, list[tuple[int, int, int]]] = {}  # rank, tenure, attempt of gradients, by block
+        self._writing: dict[int, Callable[[], None]] = {}  # works of blocks that memory has and the disk has not
         self._owed: set[int] = set()
+        self._recording = False  # the record of a step that was answered
         self._value = disk.current.value  # of the last step that was answered
 
     @property
@@ -74,7 +76,7 @@ class Executor:
         """Put the last step that was answered on the disk, and do no other work; then the store is closed."""
         if self._world.rules.flushes:
             self.act(self.machine.make_durable())
-        while self._owed and self.works:
+        while (self._owed or self._recording) and self.works:
             self.work(0)
         self._disk.sync()
 
@@ -114,15 +116,20 @@ class Executor:
             self._do_keep(block)
         self._check_sum(block)
         self._disk.write_chunks()
-        self.works.append(lambda: self._written(block))
+        self.works.append(lambda: self._updated(block))
+
+    def _updated(self, block: int) -> None:
+        self._spoil()
+        self._writing[block] = lambda: self._written(block)
+        self.works.append(self._writing[block])
+        self.act(self.machine.caught_up(block))
 
     def _written(self, block: int) -> None:
-        if block not in self._owed:
-            self._spoil()
+        del self._writing[block]
         self.act(self.machine.written(block))
 
     def _do_settle(self, blocks: list[int], writes: bool) -> None:
-        self._owed.update(blocks)
+        self._owed.update(blocks, self._writing)
         for block in blocks:
             self.works.append(lambda block=block: self._settled(block, writes))
 
@@ -144,6 +151,9 @@ class Executor:
         self.act(self.machine.written(block))
 
     def _do_take_back(self, blocks: list[int]) -> None:
+        for write in [self._writing[block] for block in blocks if block in self._writing]:  # first to the disk
+            self.works.remove(write)
+            write()
         self.works.append(lambda: self.act(self.machine.taken_back()))
 
     def _do_write_record(self, step: int, attempts: int, rolled_back: int) -> None:
@@ -154,12 +164,14 @@ class Executor:
         require(counts == reference.counts[step], f"step {step} is committed with {counts}")
         require(value == reference.values[step], f"step {step} is committed with the attempts {value}")
         self._disk.write_record(Version(counts, value))
+        self._recording = step == self.counts.step
         self.works.append(self._recorded)
 
     def _recorded(self) -> None:
         if self._world.rules.syncs_records:
             self._disk.sync()
         self._owed.clear()
+        self._recording = False
         self.act(self.machine.recorded())
 
     def _do_answer(self, end: int, squares: float) -> None:

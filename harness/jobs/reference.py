@@ -33,6 +33,8 @@ class Shape:
 
     ``lasting``: a lost worker's place is kept for another; a server of several does not do that. ``commit_every``:
     steps between two commit points; 0: only the end is one. ``resident``: memory keeps all chunks from step to step.
+    ``at_once``: blocks that are updated at the same time, where the gradients of others are kept and a step is answered
+    before it is on the disk; 0: it is answered then.
     """
 
     servers: int
@@ -43,6 +45,7 @@ class Shape:
     lasting: bool
     commit_every: int = 1
     resident: bool = True
+    at_once: int = 0
 
     @property
     def squares(self) -> float:
@@ -52,7 +55,7 @@ class Shape:
     @property
     def answers_early(self) -> bool:
         """True where a step is answered before its record is durable."""
-        return self.max_norm is not None or self.commit_every != 1
+        return self.max_norm is not None or self.commit_every != 1 or self.at_once > 0
 
     def sure(self, told: int) -> int:
         """Return the last step that must be on the disks when workers have been told this one as committed."""
@@ -64,6 +67,7 @@ class Shape:
     def draw(dice: random.Random) -> Shape:
         """Draw one."""
         servers = dice.choice((1, 1, 2, 2, 3))
+        commit_every = dice.choice((1, 1, 1, 2, 3, 0))
         return Shape(
             servers=servers,
             workers=dice.choice((1, 2, 2, 3)),
@@ -71,8 +75,9 @@ class Shape:
             steps=dice.choice((2, 3, 4)),
             max_norm=dice.choice((None, None, 1.0, 1e9)),
             lasting=servers == 1 and dice.random() < 0.8,
-            commit_every=dice.choice((1, 1, 1, 2, 3, 0)),
+            commit_every=commit_every,
             resident=dice.random() < 0.5,
+            at_once=dice.choice((0, 1, 2)) if servers == 1 and commit_every == 1 else 0,
         )
 
 

@@ -132,10 +132,10 @@ const std::vector<StepRow> kTailRows{
             begin 0 limit -> pass 0
             push 0 b -> update+keep b
             push 0 a -> keep a
-            kept b 0.25
+            caught_up b
             kept a 0.25
             vote 0 -> finish_owed
-            caught_up b -> settle a 1; end committed 0.5 ba
+            kept b 0.25 -> settle a 1; end committed 0.5 ba
             caught_up a
             written a
             written b -> record 2/2/0 22

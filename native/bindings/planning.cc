@@ -60,29 +60,36 @@ StepTraffic traffic_of(const store::Layout& layout, const schedule::ResidencyPla
 struct KeptTraffic {
     std::uint64_t memory = 0;  // bytes of kept gradients that stay there, and of buffers for the others
     std::uint64_t disk = 0;    // bytes of the others, which a step writes and reads
+    double tail = 0;           // share of the gradients that memory keeps where updates are behind
 };
 
-// Makes room in the plan for gradients that are kept until a step is decided.
+// Makes room in the plan for gradients that are kept until a step is decided: all, or those that updates are behind
+// with.
 KeptTraffic keep_gradients(const store::Layout& layout, schedule::ResidencyPlan& plan, std::uint32_t workers,
-                           std::optional<kernels::Dtype> gradients) {
+                           std::optional<kernels::Dtype> gradients, bool all) {
     std::vector<kernels::Dtype> dtypes;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
         dtypes.push_back(kernels::kept_dtype(workers, gradients.value_or(layout.dtype(block))));
     }
-    const schedule::ClippingPlan divided = schedule::plan_clipping(layout, std::move(plan), dtypes);
+    const schedule::ClippingPlan divided = all ? schedule::plan_clipping(layout, std::move(plan), dtypes)
+                                               : schedule::plan_tail(layout, std::move(plan), dtypes);
     plan = divided.plan;
-    KeptTraffic traffic{divided.kept.pinned_bytes + divided.kept.buffers * divided.kept.buffer_bytes, 0};
+    KeptTraffic traffic{divided.kept.pinned_bytes + divided.kept.buffers * divided.kept.buffer_bytes};
+    std::uint32_t chunks = 0;
     for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
         const store::ChunkPlace& place = layout.chunks()[i];
-        const bool on_disk = place.trainable && !divided.kept.pinned[i];
+        if (!place.trainable) continue;
+        ++chunks;
+        const bool on_disk = all && !divided.kept.pinned[i];
         traffic.disk += on_disk ? schedule::kept_bytes(place, dtypes[place.block]) : 0;
     }
+    if (!all && chunks > 0) traffic.tail = static_cast<double>(divided.kept.buffers) / chunks;
     return traffic;
 }
 
 nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer,
                     std::uint32_t folders, std::uint64_t memory_bytes, std::uint32_t workers, bool float32_gradients,
-                    bool keeps_gradients) {
+                    const std::string& keeps) {
     const store::Layout layout(make_shape(blocks, chunk_elements, optimizer), folders);
     std::vector<bool> held;
     for (const BlockSpec& block : blocks) held.push_back(block.held);
@@ -92,7 +99,8 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
     };
     const std::uint64_t minimum = divide(kUnlimited).minimum_bytes;
     schedule::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
-    const KeptTraffic kept = keeps_gradients ? keep_gradients(layout, plan, workers, gradients) : KeptTraffic{};
+    const KeptTraffic kept =
+        keeps == "none" ? KeptTraffic{} : keep_gradients(layout, plan, workers, gradients, keeps == "all");
     const StepTraffic traffic = traffic_of(layout, plan);
     std::vector<std::uint64_t> files;
     for (std::uint32_t stripe = 0; stripe < layout.stripes(); ++stripe) files.push_back(layout.file_bytes(stripe));
@@ -111,6 +119,7 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
     result["written_between_bytes"] = traffic.written_between;
     result["kept_bytes"] = kept.memory;
     result["kept_disk_bytes"] = kept.disk;
+    result["tail_share"] = kept.tail;
     result["chunk_state_bytes"] = traffic.chunk_states;
     result["chunk_record_bytes"] = traffic.chunk_record;
     return result;
@@ -124,10 +133,12 @@ void bind_planning(nb::module_& module) {
     module.attr("PAGE_BYTES") = store::kPage;
     module.def(
         "plan_store", &plan_store, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a, "memory_bytes"_a,
-        "workers"_a, "float32_gradients"_a = false, "keeps_gradients"_a = false,
+        "workers"_a, "float32_gradients"_a = false, "keeps"_a = "none",
         "Bytes that a store takes on disk and its server in memory, and what a step moves between them. A budget "
-        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32. keeps_gradients: "
-        "they are kept until a step is decided, as between commit points.");
+        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32. keeps: gradients "
+        "that "
+        "wait in memory until a step is decided: none, all, as between commit points, or tail, those that updates are "
+        "behind with.");
 }
 
 }  // namespace luwu::bindings

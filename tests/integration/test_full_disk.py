@@ -235,7 +235,7 @@ class TestTrainCommand:
         assert f"resuming after step {step} of 60" in output
         assert steps_of(folder, str(run)) == undisturbed
 
-    def test_ctrl_c_ends_a_paused_run_at_once(
+    def test_ctrl_c_twice_ends_a_paused_run_at_once(
         self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]
     ) -> None:
         store = small_disk.path / "store"
@@ -245,7 +245,11 @@ class TestTrainCommand:
         share_versions(store)
         assert f"paused: {store} needs at least" in wait_for_line(process, "paused: ")
         process.send_signal(signal.SIGINT)
-        assert finish(process, 300)[0] == 130
+        line = wait_for_line(process, f"paused: {store}")  # for the step that was answered last
+        assert "Ctrl-C or SIGTERM once more ends without them" in line
+        process.send_signal(signal.SIGINT)
+        code, _, error = finish(process, 300)
+        assert code == 1 and "free some space" in error
         small_disk.clear()
         code, output, error = finish(start_small_run(folder, "stopped", "--store", str(store)), 300)
         assert code == 0, error

@@ -323,6 +323,7 @@ def test_a_server_that_is_killed_is_noticed_and_leaves_nothing_behind(tmp_path: 
     with join(tmp_path / "luwu.sock", 0, 1) as session:
         worker = NumpyWorker(session, small_manifest())
         worker.step()
+        worker.step()  # answered, so the one before it is on the disk
         server.kill()
         server.join()
         with pytest.raises(ServerError, match="resume"):

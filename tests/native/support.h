@@ -125,6 +125,7 @@ class Rig {
         }
         workers_ = workers;
         change(settings);
+        waits_for_disk = !settings.prepares && settings.commit_points.is_each_step();
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
 
@@ -147,6 +148,8 @@ class Rig {
     // be.
     std::optional<double> max_norm;
     std::optional<store::LossScale> loss_scale;
+    // A step that nobody clips ends when it is on the disk, so that a test can look at it there.
+    bool waits_for_disk = false;
     pipeline::Pipeline& pipeline() const { return *pipeline_; }
     const store::Layout& layout() const { return layout_; }
     store::ChunkStore& store() { return store_; }
@@ -184,7 +187,8 @@ class Rig {
             });
         });
         for (auto& push : pushes) push.wait();
-        return outcome;
+        const bool waits = outcome == pipeline::kCommitted && waits_for_disk && !max_norm;
+        return waits && pipeline_->wait_until_written() ? -1 : outcome;
     }
 
     // All workers' step, each in a thread of its own; the outcome of worker 0.

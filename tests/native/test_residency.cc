@@ -85,6 +85,27 @@ TEST_CASE("with clipping the same memory holds gradients before states, at any b
     }
 }
 
+TEST_CASE("for a step's tail gradients get what states leave, or a quarter of what is pinned of them") {
+    const auto layout = layout_of(20, 50001, kernels::Dtype::bfloat16);
+    const std::vector kept(20, kernels::Dtype::bfloat16);
+    const auto minimum = schedule::plan_residency(layout, 1U << 30, 2, first_held(20)).minimum_bytes;
+    bool all_kept = false;
+    for (std::uint64_t budget = minimum; !all_kept; budget += minimum / 16) {
+        const auto plan = schedule::plan_residency(layout, budget, 2, first_held(20));
+        const auto tail = schedule::plan_tail(layout, plan, kept);
+        const std::uint64_t buffers = tail.kept.buffers * tail.kept.buffer_bytes;
+        CHECK(tail.plan.total_bytes <= budget);
+        CHECK(tail.plan.state_buffers == plan.state_buffers);
+        CHECK_FALSE(tail.kept.to_disk);
+        CHECK(tail.kept.pinned_bytes == 0);
+        const std::uint64_t least = plan.pinned_state_bytes / 4 * 3;
+        CHECK(tail.plan.pinned_state_bytes + plan.state_buffer_bytes >= (plan.state_buffers > 0 ? least : 0));
+        if (plan.state_buffers == 0) CHECK(tail.plan.pinned_state_bytes == plan.pinned_state_bytes);
+        if (plan.pinned_state_bytes > 8 * tail.kept.buffer_bytes && plan.state_buffers > 0) CHECK(buffers > 0);
+        all_kept = plan.state_buffers == 0 && tail.kept.buffers == layout.chunks().size();
+    }
+}
+
 TEST_CASE("a unit with trainable and frozen parameters has a place in the window for both") {
     store::StoreShape shape;
     shape.chunk_elements = 4 * store::kChunkStep;

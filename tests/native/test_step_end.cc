@@ -43,7 +43,10 @@ struct Told {
     }
     void tell(const step::Actions& actions) {
         for (const step::Action& action : actions) {
-            if (const auto* update = std::get_if<step::Update>(&action)) tell(machine.written(update->block));
+            if (const auto* update = std::get_if<step::Update>(&action)) {
+                tell(machine.caught_up(update->block));
+                tell(machine.written(update->block));
+            }
             if (std::holds_alternative<step::TakeBack>(action)) tell(machine.taken_back());
             if (std::holds_alternative<step::WriteRecord>(action)) tell(machine.recorded());
             if (std::holds_alternative<step::BeginEpoch>(action)) events.emplace_back("epoch");

@@ -115,6 +115,7 @@ TEST_CASE("every order of two workers' events ends one step the same way") {
             for (const step::Action& action : actions) {
                 all += text_of(action) + "; ";
                 if (const auto* update = std::get_if<step::Update>(&action)) {
+                    all += text_of(machine.caught_up(update->block));
                     all += text_of(machine.written(update->block));
                 }
             }
@@ -132,7 +133,7 @@ TEST_CASE("a worker's ending is that of the step that it voted on last") {
     const auto told = [&](std::uint32_t worker) { return machine.state().members.at(worker).ending; };
     CHECK_FALSE(told(0).has_value());
     for (const char* text :
-         {"begin 0 plain", "begin 1 plain", "push 0 a", "push 1 a", "written a", "vote 0", "vote 1"}) {
+         {"begin 0 plain", "begin 1 plain", "push 0 a", "push 1 a", "caught_up a", "written a", "vote 0", "vote 1"}) {
         tell(text);
     }
     CHECK((told(0) && told(0)->end == step::kPrepared));

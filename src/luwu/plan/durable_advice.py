@@ -56,7 +56,7 @@ def _name(plan: Plan) -> str:
 def _words(plan: Plan) -> str:
     steps = crash_steps(plan)
     if not steps:
-        cost = "costs the step under way"
+        cost = "costs the last step at most, and the one under way"
     elif math.isinf(steps):
         cost = "costs the whole run"
     else:

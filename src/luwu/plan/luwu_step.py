@@ -45,6 +45,7 @@ class Variant:
     ``driver``: gpu, where kernels on the GPU push and pull one after the other, instead of a network card.
     ``colocated``: the server's share lies on the workers, whose links carry its traffic, too.
     ``settles``: gradients are kept until the step is decided, and its updates run beside the next step's forward.
+    ``tail``: the share of gradients that is kept where updates are behind; these run beside the next forward.
     """
 
     parameter_bytes: int = 2
@@ -56,6 +57,7 @@ class Variant:
     driver: Literal["nic", "gpu"] = "nic"
     colocated: bool = False
     settles: bool = False
+    tail: float = 0.0
 
 
 def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, variant: Variant | None = None) -> StepTime:
@@ -85,6 +87,7 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
         **work.backward,
     }
     _spread(work.late_writes, forward, backward)
+    _follow(variant.tail, forward, backward)
     share = model.layer_size / model.parameters
     phases = (
         PhaseTime("first block", share * max(traffic.pull_seconds, work.before_first_block), {"pull": 0.0}),
@@ -252,6 +255,14 @@ def _spread(late_writes: float, forward: dict[str, float], backward: dict[str, f
     beside = min(late_writes, max(forward.values()) - forward["disk"])
     forward["disk"] += beside
     backward["disk"] += late_writes - beside
+
+
+def _follow(share: float, forward: dict[str, float], backward: dict[str, float]) -> None:
+    """Move what the disk is behind with in backward to the next forward, as far as that lasts and gradients are kept."""
+    behind = backward["disk"] - max(seconds for name, seconds in backward.items() if name != "disk")
+    moved = max(0.0, min(behind, share * backward["disk"], max(forward.values()) - forward["disk"]))
+    forward["disk"] += moved
+    backward["disk"] -= moved
 
 
 def _phase_seconds(parts: dict[str, float], variant: Variant) -> float:

@@ -145,7 +145,7 @@ def make_plan(request: Request) -> Plan:
         checkpoint=run.checkpoint,
     )  # fmt: skip
     server = forecast_servers(request)
-    variant = replace(variant_of(request), inputs_bytes=worker.host_bytes)
+    variant = replace(variant_of(request), inputs_bytes=worker.host_bytes, tail=server.tail_share)
     commits = CommitSteps.of(
         lambda disk: step_time(model, cluster, request.rows, disk, variant), server, run.commit_points
     )
@@ -191,7 +191,7 @@ def forecast_servers(request: Request) -> Forecast:
         workers=run.workers,
         servers=request.cluster.servers,
         summed=request.cluster.aggregation in ("switch", "multicast"),
-        keeps_gradients=run.commit_points != EACH_STEP,
+        keeps="all" if run.commit_points != EACH_STEP else "tail" if request.cluster.servers == 1 else "none",
     )
 
 

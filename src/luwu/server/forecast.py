@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from luwu.core import native
 from luwu.core.division import divide
 from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest, element_bytes
 from luwu.core.native import block_specs
 
+Keeps = Literal["none", "tail", "all"]
 LISTED_ELEMENTS = 2**36
 """Most elements of a model whose chunks are listed, which takes a moment."""
 
@@ -26,7 +28,8 @@ class Forecast:
     ``chunk_record_bytes``.
 
     Where gradients are kept until a step is decided, they have ``kept_bytes`` of memory, and ``kept_disk_bytes`` are
-    written and read. A step that is no commit point writes ``written_between_bytes``.
+    written and read. A step that is no commit point writes ``written_between_bytes``. Where only those are kept that
+    updates are behind with, memory has room for ``tail_share`` of all.
     """
 
     file_bytes: tuple[int, ...]
@@ -45,6 +48,7 @@ class Forecast:
     written_between_bytes: int
     kept_bytes: int
     kept_disk_bytes: int
+    tail_share: float
 
 
 def forecast(
@@ -57,7 +61,7 @@ def forecast(
     workers: int,
     servers: int = 1,
     summed: bool = False,
-    keeps_gradients: bool = False,
+    keeps: Keeps = "none",
 ) -> Forecast:
     """Lay a model out and divide a memory budget, without a disk.
 
@@ -70,7 +74,8 @@ def forecast(
         workers: number of workers of a step, which have their gradients in the server's memory.
         servers: number of servers that share each block.
         summed: gradients come over UDP, added up in float32 as if they were one worker's.
-        keeps_gradients: they are kept until a step is decided, as where not every step is a commit point.
+        keeps: gradients that wait until a step is decided: all, as where not every step is a commit point, or those of
+            the step's tail.
 
     Raises:
         ConfigError: the optimizer is not known, or a server would have nothing.
@@ -85,7 +90,7 @@ def forecast(
         memory_bytes,
         1 if summed else workers,
         summed,
-        keeps_gradients,
+        keeps,
     )
     return Forecast(
         file_bytes=tuple(found["file_bytes"]),
@@ -104,6 +109,7 @@ def forecast(
         written_between_bytes=servers * found["written_between_bytes"],
         kept_bytes=found["kept_bytes"],
         kept_disk_bytes=servers * found["kept_disk_bytes"],
+        tail_share=found["tail_share"],
     )
 
 

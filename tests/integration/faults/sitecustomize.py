@@ -9,6 +9,7 @@ Or it is "validation RANK STEP PID": that worker kills a process, itself for PID
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -33,7 +34,8 @@ made: list[str] = []  # rank and step after this process's last attempt
 
 def kill_and_share(*arguments: int) -> slice:
     if fault[:3] == ["validation", *made]:
-        os.kill(int(fault[3]) or os.getpid(), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a server's last step is made again, and comes here again
+            os.kill(int(fault[3]) or os.getpid(), signal.SIGKILL)
     return even_share(*arguments)
 
 
