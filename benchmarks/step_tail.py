@@ -1,6 +1,6 @@
 """The tail of a step under the next forward: the pause between backward and forward, and the time of a step.
 
-A GPT in bfloat16 with AdamW, out of core, whose batch is so small that the disk sets the pace. Steps that wait until
+A GPT in float32 with AdamW, out of core, whose batch is so small that the disk sets the pace. Steps that wait until
 they are on the disk, as every step did before they were answered when decided, take turns with steps that do not. The
 pause is the time from backward's end until the next forward's first block has its parameters.
 """
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from kit.common import Row, all_of, arguments, result, run, table
 from kit.kills.work import digest
 from kit.model import ADAMW, batches, build, gpt
@@ -28,7 +27,7 @@ BAR = "out of core: the pause after backward under 10 % of what it is with a wai
 UNIT = "share of the pause with a wait for the disk"
 PAUSE = Bar("pause", "pause_durable", 0.1, at_least=False)
 STEP = Bar("step", "step_durable", 1.0, at_least=False)
-STATE_BYTES = 12
+RECORD_BYTES = 12
 
 Wait = Literal["answer", "durable"]
 
@@ -38,7 +37,7 @@ class Steps:
 
     def __init__(self, folder: Path, shape: dict[str, int], memory: int) -> None:
         self.session = luwu.open(folder, memory=memory)
-        self._model = luwu.parallelize(build(shape), self.session, blocks=[gpt.Block], dtype=torch.bfloat16)
+        self._model = luwu.parallelize(build(shape), self.session, blocks=[gpt.Block])
         self._optimizer = luwu.AdamW(self._model, **ADAMW)
         self._batches = batches(1, shape["seq"])
         self._forward_begins = 0.0
@@ -89,15 +88,15 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     layers, hidden = options.size((24, 768), check=(4, 256))
-    count = options.effort(4, quick=2, check=1)
+    count = options.effort(3, quick=2, check=1)
     shape = {"layers": layers, "hidden": hidden, "heads": 8, "seq": 32}
-    states = STATE_BYTES * layers * 12 * hidden * hidden
-    memory = options.size(768 << 20, check=24 << 20)
+    records = RECORD_BYTES * layers * 12 * hidden * hidden
+    memory, little = options.size((768 << 20, 192 << 20), check=(24 << 20, 24 << 20))
 
     def same_bits(folder: Path) -> bool:
         digests = set()
         for wait in ("answer", "durable"):
-            side = Steps(folder / wait, {**shape, "layers": 4}, memory // 4)
+            side = Steps(folder / wait, {**shape, "layers": 4}, little)
             side.take(3, wait)
             digests.add(side.digest())
             side.close()
@@ -122,7 +121,7 @@ def main() -> int:
         table(list(samples[0]), [list(sample.values()) for sample in samples])
         print(f"the same bits with both: {'yes' if equal else 'NO'}")
         details = {
-            "samples": samples, "medians": compared.medians, "over_budget": states / memory, "same_bits": equal,
+            "samples": samples, "medians": compared.medians, "over_budget": records / memory, "same_bits": equal,
             "budget_bytes": memory, "compared": compared.details(),
         }  # fmt: skip
         return result(
