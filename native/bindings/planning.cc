@@ -9,7 +9,6 @@
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
-#include "kernels/keep.h"
 #include "schedule/residency.h"
 
 namespace nb = nanobind;
@@ -63,27 +62,29 @@ struct KeptTraffic {
     double tail = 0;           // share of the gradients that memory keeps where updates are behind
 };
 
-// Makes room in the plan for gradients that are kept until a step is decided: all, or those that updates are behind
-// with.
-KeptTraffic keep_gradients(const store::Layout& layout, schedule::ResidencyPlan& plan, std::uint32_t workers,
-                           std::optional<kernels::Dtype> gradients, bool all) {
-    std::vector<kernels::Dtype> dtypes;
-    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
-        dtypes.push_back(kernels::kept_dtype(workers, gradients.value_or(layout.dtype(block))));
-    }
-    const schedule::ClippingPlan divided = all ? schedule::plan_clipping(layout, std::move(plan), dtypes)
-                                               : schedule::plan_tail(layout, std::move(plan), dtypes);
+// Makes room in the plan for all gradients, which are kept until a step is decided.
+KeptTraffic keep_all(const store::Layout& layout, schedule::ResidencyPlan& plan,
+                     const std::vector<kernels::Dtype>& dtypes) {
+    const schedule::ClippingPlan divided = schedule::plan_clipping(layout, std::move(plan), dtypes);
     plan = divided.plan;
     KeptTraffic traffic{divided.kept.pinned_bytes + divided.kept.buffers * divided.kept.buffer_bytes};
-    std::uint32_t chunks = 0;
     for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
         const store::ChunkPlace& place = layout.chunks()[i];
-        if (!place.trainable) continue;
-        ++chunks;
-        const bool on_disk = all && !divided.kept.pinned[i];
+        const bool on_disk = place.trainable && !divided.kept.pinned[i];
         traffic.disk += on_disk ? schedule::kept_bytes(place, dtypes[place.block]) : 0;
     }
-    if (!all && chunks > 0) traffic.tail = static_cast<double>(divided.kept.buffers) / chunks;
+    return traffic;
+}
+
+// Makes room for those that updates are behind with.
+KeptTraffic keep_tail(const store::Layout& layout, schedule::ResidencyPlan& plan,
+                      const std::vector<kernels::Dtype>& dtypes) {
+    const schedule::KeptPlan kept = schedule::plan_tail(layout, plan, dtypes);
+    const auto chunks = std::count_if(layout.chunks().begin(), layout.chunks().end(),
+                                      [](const store::ChunkPlace& place) { return place.trainable; });
+    KeptTraffic traffic{kept.buffers * kept.buffer_bytes};
+    traffic.tail = chunks > 0 ? static_cast<double>(kept.buffers) / static_cast<double>(chunks) : 0;
+    plan.total_bytes += traffic.memory;
     return traffic;
 }
 
@@ -98,9 +99,13 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
         return schedule::plan_residency(layout, bytes, workers, held, gradients);
     };
     const std::uint64_t minimum = divide(kUnlimited).minimum_bytes;
-    schedule::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
-    const KeptTraffic kept =
-        keeps == "none" ? KeptTraffic{} : keep_gradients(layout, plan, workers, gradients, keeps == "all");
+    const std::uint64_t budget = std::max(memory_bytes, minimum);
+    const auto dtypes = schedule::kept_dtypes(layout, workers, gradients);
+    schedule::ResidencyPlan plan =
+        keeps == "tail" ? schedule::plan_with_tail(layout, budget, workers, held, gradients, dtypes) : divide(budget);
+    KeptTraffic kept;
+    if (keeps == "tail") kept = keep_tail(layout, plan, dtypes);
+    if (keeps == "all") kept = keep_all(layout, plan, dtypes);
     const StepTraffic traffic = traffic_of(layout, plan);
     std::vector<std::uint64_t> files;
     for (std::uint32_t stripe = 0; stripe < layout.stripes(); ++stripe) files.push_back(layout.file_bytes(stripe));

@@ -14,11 +14,15 @@
 namespace luwu::pipeline {
 
 void Keeping::plan() {
-    auto dtypes = kept_dtypes(shared_.layout, shared_.settings);
+    auto dtypes = schedule::kept_dtypes(shared_.layout, shared_.settings.streams(), shared_.settings.gradient_dtype);
+    const schedule::ResidencyPlan& plan = shared_.settings.plan;
+    if (!shared_.step().clipping.keeps_gradients()) {
+        const auto places = schedule::plan_tail(shared_.layout, plan, dtypes);
+        kept_ = std::make_unique<KeptGradients>(shared_.store, places, std::move(dtypes));
+        return;
+    }
     try {
-        const auto planned = shared_.step().clipping.keeps_gradients()
-                                 ? schedule::plan_clipping(shared_.layout, shared_.settings.plan, dtypes)
-                                 : schedule::plan_tail(shared_.layout, shared_.settings.plan, dtypes);
+        const auto planned = schedule::plan_clipping(shared_.layout, plan, dtypes);
         shared_.states = schedule::StateCache(shared_.layout, planned.plan);
         kept_ = std::make_unique<KeptGradients>(shared_.store, planned.kept, std::move(dtypes));
     } catch (const Error& error) {

@@ -44,7 +44,6 @@ class Keeping {
         std::uint32_t chunks_to_keep = 0;
     };
 
-    [[nodiscard]] schedule::ClippingPlan planned(const std::vector<kernels::Dtype>& dtypes) const;
     void reserve();  // takes the lock
     void serve_memory();
     void read(std::uint32_t chunk);

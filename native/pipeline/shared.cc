@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/keep.h"
-
 namespace luwu::pipeline {
 
 namespace {
@@ -14,8 +12,9 @@ step::Tail tail_of(const store::Layout& layout, const PipelineSettings& settings
     // A step that another server has not recorded yet must not be overwritten here; and between commit points all
     // gradients are kept in any case.
     if (settings.prepares || !settings.commit_points.is_each_step()) return {};
-    const auto planned = schedule::plan_tail(layout, settings.plan, kept_dtypes(layout, settings));
-    return {std::max(2 * settings.optimizer_threads, planned.plan.state_buffers), planned.kept.buffers};
+    const auto dtypes = schedule::kept_dtypes(layout, settings.streams(), settings.gradient_dtype);
+    return {std::max(2 * settings.optimizer_threads, settings.plan.state_buffers),
+            schedule::plan_tail(layout, settings.plan, dtypes).buffers};
 }
 
 step::Rules make_rules(const store::Layout& layout, const PipelineSettings& settings) {
@@ -35,15 +34,6 @@ step::Rules make_rules(const store::Layout& layout, const PipelineSettings& sett
 }
 
 }  // namespace
-
-std::vector<kernels::Dtype> kept_dtypes(const store::Layout& layout, const PipelineSettings& settings) {
-    std::vector<kernels::Dtype> dtypes;
-    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
-        const kernels::Dtype pushed = settings.gradient_dtype.value_or(layout.dtype(block));
-        dtypes.push_back(kernels::kept_dtype(settings.streams(), pushed));
-    }
-    return dtypes;
-}
 
 Shared::Shared(store::ChunkStore& store_, PipelineSettings settings_)
     : store(store_),

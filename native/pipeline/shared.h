@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <vector>
 
 #include "pipeline/types.h"
 #include "schedule/pass.h"
@@ -70,8 +69,5 @@ struct Shared {
     [[nodiscard]] std::byte* parameters_of(const store::ChunkPlace& place) const;  // in the window
     [[nodiscard]] kernels::Dtype gradient_dtype(std::uint32_t block) const;
 };
-
-// Dtypes of kept gradients, per block.
-[[nodiscard]] std::vector<kernels::Dtype> kept_dtypes(const store::Layout& layout, const PipelineSettings& settings);
 
 }  // namespace luwu::pipeline

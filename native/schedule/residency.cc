@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/keep.h"
 #include "store/error.h"
 #include "store/size_text.h"
 
@@ -267,22 +268,6 @@ class ClippingPlanner {
         return finish(ring, buffers);
     }
 
-    ClippingPlan divide_for_tail() {
-        result_.kept.to_disk = false;
-        if (kept_total_ == 0) return std::move(result_);
-        ResidencyPlan& plan = result_.plan;
-        const std::uint64_t left = plan.budget_bytes - plan.total_bytes;
-        const std::uint64_t from_states = plan.pinned_state_bytes < state_total_ ? plan.pinned_state_bytes / 4 : 0;
-        const auto chunks = static_cast<std::uint64_t>(
-            std::count_if(kept_.begin(), kept_.end(), [](std::uint64_t bytes) { return bytes > 0; }));
-        const std::uint64_t buffers = std::min(chunks, (left + from_states) / buffer_bytes_);
-        const std::uint64_t ring = plan.state_buffers * state_buffer_bytes_;
-        if (buffers * buffer_bytes_ > left) {
-            pin(states_, room_ - ring - buffers * buffer_bytes_, plan.state_pinned, plan.pinned_state_bytes);
-        }
-        return finish(ring, buffers);
-    }
-
   private:
     static void pin(const std::vector<std::uint64_t>& costs, std::uint64_t bytes, std::vector<bool>& pinned,
                     std::uint64_t& used) {
@@ -325,8 +310,44 @@ ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, std:
     return ClippingPlanner(layout, std::move(plan), kept).divide();
 }
 
-ClippingPlan plan_tail(const store::Layout& layout, ResidencyPlan plan, std::span<const kernels::Dtype> kept) {
-    return ClippingPlanner(layout, std::move(plan), kept).divide_for_tail();
+ResidencyPlan plan_with_tail(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
+                             const std::vector<bool>& held, std::optional<kernels::Dtype> gradients,
+                             std::span<const kernels::Dtype> kept) {
+    ResidencyPlan plan = plan_residency(layout, memory_bytes, workers, held, gradients);
+    if (plan.everything_resident()) return plan;
+    std::uint64_t all = 0;
+    for (const store::ChunkPlace& place : layout.chunks()) {
+        if (place.trainable) all += kept_bytes(place, kept[place.block]);
+    }
+    const std::uint64_t share = std::min(all, (memory_bytes - plan.minimum_bytes) / 4);
+    plan = plan_residency(layout, memory_bytes - share, workers, held, gradients);
+    plan.budget_bytes = memory_bytes;
+    return plan;
+}
+
+KeptPlan plan_tail(const store::Layout& layout, const ResidencyPlan& plan, std::span<const kernels::Dtype> kept) {
+    KeptPlan tail;
+    tail.to_disk = false;
+    tail.pinned.assign(layout.chunks().size(), false);
+    std::uint64_t chunks = 0;
+    for (const store::ChunkPlace& place : layout.chunks()) {
+        if (!place.trainable) continue;
+        ++chunks;
+        tail.buffer_bytes = std::max(tail.buffer_bytes, kept_bytes(place, kept[place.block]));
+    }
+    if (chunks == 0) return tail;
+    tail.buffers =
+        static_cast<std::uint32_t>(std::min(chunks, (plan.budget_bytes - plan.total_bytes) / tail.buffer_bytes));
+    return tail;
+}
+
+std::vector<kernels::Dtype> kept_dtypes(const store::Layout& layout, std::uint32_t streams,
+                                        std::optional<kernels::Dtype> gradients) {
+    std::vector<kernels::Dtype> dtypes;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
+        dtypes.push_back(kernels::kept_dtype(streams, gradients.value_or(layout.dtype(block))));
+    }
+    return dtypes;
 }
 
 ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers, const std::vector<bool>& held) {

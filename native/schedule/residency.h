@@ -64,11 +64,20 @@ struct ClippingPlan {
 };
 [[nodiscard]] ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan,
                                          std::span<const kernels::Dtype> kept);
-// The same where only gradients are kept that updates are behind with. They get what states leave, and a quarter of
-// what the plan has pinned of these where not all are: a byte of them lets some ten bytes of the disk's work overlap
-// with the next forward.
-[[nodiscard]] ClippingPlan plan_tail(const store::Layout& layout, ResidencyPlan plan,
-                                     std::span<const kernels::Dtype> kept);
+// The residency where gradients are kept that updates are behind with. Where not everything fits, these get a quarter
+// of what the budget has beyond the least: a byte of them lets five to thirteen bytes of the disk's work overlap with
+// the next forward, and a byte of parameters or states that stays in memory saves two or one. Throws as plan_residency.
+[[nodiscard]] ResidencyPlan plan_with_tail(const store::Layout& layout, std::uint64_t memory_bytes,
+                                           std::uint32_t workers, const std::vector<bool>& held,
+                                           std::optional<kernels::Dtype> gradients,
+                                           std::span<const kernels::Dtype> kept);
+// Their places, in what a plan leaves of its budget.
+[[nodiscard]] KeptPlan plan_tail(const store::Layout& layout, const ResidencyPlan& plan,
+                                 std::span<const kernels::Dtype> kept);
+// Dtypes of kept gradients, per block. `streams`: those that the sum is of; `gradients`: the dtype of these, without it
+// each block's own.
+[[nodiscard]] std::vector<kernels::Dtype> kept_dtypes(const store::Layout& layout, std::uint32_t streams,
+                                                      std::optional<kernels::Dtype> gradients);
 // The plan of the smallest budget that can work.
 [[nodiscard]] ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers,
                                          const std::vector<bool>& held);

@@ -24,9 +24,10 @@ struct CommitPoints {
 // The blocks that are updated while gradients still come, where a step is answered before it is on the disk: the
 // gradients of the others are kept, and their updates follow under the next forward.
 struct Tail {
-    std::uint32_t at_once =
-        0;                   // chunks that are updated at the same time; 0: a step is answered when it is on the disk
-    std::uint32_t room = 0;  // chunks whose gradients memory can keep; where all are kept, it has room for all
+    // Chunks that are updated at the same time; 0: a step is answered when it is on the disk.
+    std::uint32_t at_once = 0;
+    // Chunks whose gradients memory can keep. Where all gradients are kept anyway, it has room for all.
+    std::uint32_t room = 0;
 
     [[nodiscard]] bool follows() const { return at_once > 0; }
 };

@@ -110,7 +110,8 @@ class Rig {
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
         pipeline::PipelineSettings settings;
-        settings.plan = schedule::plan_residency(layout_, memory_bytes, workers, held_);
+        settings.plan = schedule::plan_with_tail(layout_, memory_bytes, workers, held_, std::nullopt,
+                                                 schedule::kept_dtypes(layout_, workers, std::nullopt));
         window_ = store::AlignedBuffer(settings.plan.window_bytes);
         settings.window = window_.data();
         settings.workers = workers;

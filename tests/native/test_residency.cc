@@ -85,24 +85,28 @@ TEST_CASE("with clipping the same memory holds gradients before states, at any b
     }
 }
 
-TEST_CASE("for a step's tail gradients get what states leave, or a quarter of what is pinned of them") {
+TEST_CASE("gradients of a step's tail get what everything else leaves, or a quarter beyond the least") {
     const auto layout = layout_of(20, 50001, kernels::Dtype::bfloat16);
     const std::vector kept(20, kernels::Dtype::bfloat16);
-    const auto minimum = schedule::plan_residency(layout, 1U << 30, 2, first_held(20)).minimum_bytes;
+    const auto held = first_held(20);
+    const auto minimum = schedule::plan_residency(layout, 1U << 30, 2, held).minimum_bytes;
+    std::uint64_t gradients = 0;
+    for (const auto& place : layout.chunks()) gradients += schedule::kept_bytes(place, kept[0]);
     bool all_kept = false;
     for (std::uint64_t budget = minimum; !all_kept; budget += minimum / 16) {
-        const auto plan = schedule::plan_residency(layout, budget, 2, first_held(20));
+        const auto plan = schedule::plan_with_tail(layout, budget, 2, held, std::nullopt, kept);
+        const auto plain = schedule::plan_residency(layout, budget, 2, held);
         const auto tail = schedule::plan_tail(layout, plan, kept);
-        const std::uint64_t buffers = tail.kept.buffers * tail.kept.buffer_bytes;
-        CHECK(tail.plan.total_bytes <= budget);
-        CHECK(tail.plan.state_buffers == plan.state_buffers);
-        CHECK_FALSE(tail.kept.to_disk);
-        CHECK(tail.kept.pinned_bytes == 0);
-        const std::uint64_t least = plan.pinned_state_bytes / 4 * 3;
-        CHECK(tail.plan.pinned_state_bytes + plan.state_buffer_bytes >= (plan.state_buffers > 0 ? least : 0));
-        if (plan.state_buffers == 0) CHECK(tail.plan.pinned_state_bytes == plan.pinned_state_bytes);
-        if (plan.pinned_state_bytes > 8 * tail.kept.buffer_bytes && plan.state_buffers > 0) CHECK(buffers > 0);
-        all_kept = plan.state_buffers == 0 && tail.kept.buffers == layout.chunks().size();
+        const std::uint64_t bytes = tail.buffers * tail.buffer_bytes;
+        CHECK(plan.budget_bytes == budget);
+        CHECK(plan.total_bytes + bytes <= budget);
+        CHECK_FALSE(tail.to_disk);
+        CHECK(tail.pinned_bytes == 0);
+        const bool all = tail.buffers == layout.chunks().size();
+        const std::uint64_t share = plain.everything_resident() ? 0 : std::min(gradients, (budget - minimum) / 4);
+        CHECK(bytes + tail.buffer_bytes > share);
+        if (plain.everything_resident()) CHECK(plan.total_bytes == plain.total_bytes);
+        all_kept = plain.everything_resident() && all;
     }
 }
 

@@ -224,7 +224,7 @@ def test_the_command_prints_tables_json_and_a_chart(tmp_path):
     runner, chart = CliRunner(), tmp_path / "plan.png"
     shown = runner.invoke(app, ["plan", "--model", "175b", "--tokens", "300B", "--peers", "--chart", str(chart)])
     assert shown.exit_code == 0
-    assert "disk in backward binds" in shown.output
+    assert "compute in backward binds" in shown.output
     assert "zero_infinity" in shown.output
     assert chart.read_bytes().startswith(b"\x89PNG")
     told = json.loads(runner.invoke(app, ["plan", "--model", "175b", "--tokens", "300B", "--json"]).output)

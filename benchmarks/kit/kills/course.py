@@ -24,11 +24,13 @@ KEPT = 15
 class Scenario:
     """A row of the table: the process that was killed, the number of kills, and the errors found afterwards.
 
-    ``commit_every``: steps between two commit points.
+    ``commit_every``: steps between two commit points. ``servers``: those that share the parameters; several answer a
+    step when it is on the disk.
     """
 
     name: str
     commit_every: int = 1
+    servers: int = 1
     kills: int = 0
     wrong: list[str] = field(default_factory=list)
     resumes: int = 0
@@ -113,12 +115,12 @@ class Course:
     def _may_resume_at(self) -> set[int]:
         """Return the steps at which the next life may resume.
 
-        A step may have been committed in the moment between the commit and its announcement. A commit point that is not
-        the only kind of step is answered before it is on the disk, and the step after it is not.
+        A step may have been committed in the moment between the commit and its announcement. One server answers a step
+        before it is on the disk, and the step after it is not; so do several with commit points.
         """
         every = self.scenario.commit_every
         if every == 1:
-            return {self.last, self.last + 1}
+            return {self.last, self.last + 1} | ({self.last - 1} if self.scenario.servers == 1 else set())
         point = self.last - self.last % every
         steps = {point}
         if point == self.last and point > 0:

@@ -37,7 +37,8 @@ def kills_of(name: str) -> Kill:
 
 def do(name: str, kills: int, folder: Path, commit_every: int = 1) -> Scenario:
     """Do the kills of a scenario in a new folder in `folder`, and look at what they have left."""
-    scenario, segments, began = Scenario(name, commit_every), shared_memory(), time.monotonic()
+    servers = 2 if "2 servers" in name else 1
+    scenario, segments, began = Scenario(name, commit_every, servers), shared_memory(), time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder, prefix="luwu-") as name_of_folder:
         place = Path(name_of_folder).resolve() / "kills"
         try:

@@ -7,13 +7,24 @@
 
 namespace luwu::fabric {
 
+namespace {
+
+schedule::ResidencyPlan plan_of(const store::Layout& layout, const ServerSettings& settings) {
+    const std::uint32_t streams = settings.one_stream ? 1 : settings.workers;
+    const auto& dtype = settings.gradient_dtype;
+    if (settings.one_of_several || !settings.commit_points.is_each_step()) {
+        return schedule::plan_residency(layout, settings.memory_bytes, streams, settings.held, dtype);
+    }
+    const auto kept = schedule::kept_dtypes(layout, streams, dtype);
+    return schedule::plan_with_tail(layout, settings.memory_bytes, streams, settings.held, dtype, kept);
+}
+
+}  // namespace
+
 ParameterServer::ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure)
     : settings_(std::move(settings)),
       layout_(settings_.shape, static_cast<std::uint32_t>(settings_.folders.size())),
-      memory_(layout_,
-              schedule::plan_residency(layout_, settings_.memory_bytes, settings_.one_stream ? 1 : settings_.workers,
-                                       settings_.held, settings_.gradient_dtype),
-              settings_.gradient_dtype),
+      memory_(layout_, plan_of(layout_, settings_), settings_.gradient_dtype),
       store_(settings_.folders, layout_, settings_.uuid, settings_.mode),
       findings_(store_.findings()),
       initialised_(store_.initialised()) {

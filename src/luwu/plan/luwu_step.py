@@ -258,7 +258,7 @@ def _spread(late_writes: float, forward: dict[str, float], backward: dict[str, f
 
 
 def _follow(share: float, forward: dict[str, float], backward: dict[str, float]) -> None:
-    """Move what the disk is behind with in backward to the next forward, as far as that lasts and gradients are kept."""
+    """Move what the disk is behind with in backward to the next forward, as far as that lasts and memory keeps it."""
     behind = backward["disk"] - max(seconds for name, seconds in backward.items() if name != "disk")
     moved = max(0.0, min(behind, share * backward["disk"], max(forward.values()) - forward["disk"]))
     forward["disk"] += moved
