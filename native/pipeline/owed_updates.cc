@@ -59,7 +59,7 @@ void OwedUpdates::hurry(std::uint32_t block) {
 void OwedUpdates::start_due() {
     const step::State& step = shared_.step();
     if (!step.owed || step.broken) return;
-    const bool record_wanted = !due_.empty() && step.any_waits_to_update();
+    const bool record_wanted = !due_.empty() && (step.flush_is_due || step.any_waits_to_update());
     while (!due_.empty()) {
         const std::uint32_t block = due_.front();
         const bool wanted = record_wanted || shared_.parts.parameters->awaited(block) ||

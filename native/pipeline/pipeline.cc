@@ -174,6 +174,7 @@ bool Pipeline::make_durable(std::chrono::milliseconds at_most) {
     const std::uint64_t answered = step.progress.step();
     const auto written = [&] { return step.progress.durable_step() >= answered; };
     executor_->tell(shared.machine.make_durable());
+    executor_->owed.start_due();  // at any price: workers that are in a step may not go on before this ends
     const bool known = shared.changed.wait_for(lock, at_most, [&] { return written() || step.broken; });
     if (known && !written()) throw Error(*step.broken);
     return known;

@@ -12,7 +12,8 @@ namespace {
 schedule::ResidencyPlan plan_of(const store::Layout& layout, const ServerSettings& settings) {
     const std::uint32_t streams = settings.one_stream ? 1 : settings.workers;
     const auto& dtype = settings.gradient_dtype;
-    if (settings.one_of_several || !settings.commit_points.is_each_step()) {
+    const bool trains = settings.mode != store::OpenMode::read_only;
+    if (!trains || settings.one_of_several || !settings.commit_points.is_each_step()) {
         return schedule::plan_residency(layout, settings.memory_bytes, streams, settings.held, dtype);
     }
     const auto kept = schedule::kept_dtypes(layout, streams, dtype);
