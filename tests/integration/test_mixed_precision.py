@@ -107,6 +107,7 @@ def die_after(run: Path, attempts: int) -> None:
     """Train so far in a process that embeds its server, and die."""
     with luwu.open(run, memory="1MiB", rank=0, workers=1) as session:
         trained(session, tiny(), attempts, block_dtypes=MIXED)
+        session.wait_durable()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
