@@ -91,7 +91,7 @@ def main() -> int:
     count = options.effort(3, quick=2, check=1)
     shape = {"layers": layers, "hidden": hidden, "heads": 8, "seq": 32}
     records = RECORD_BYTES * layers * 12 * hidden * hidden
-    memory, little = options.size((768 << 20, 192 << 20), check=(24 << 20, 24 << 20))
+    memory, little = options.size((768 << 20, 192 << 20), check=(40 << 20, 40 << 20))
 
     def same_bits(folder: Path) -> bool:
         digests = set()
