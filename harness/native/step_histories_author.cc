@@ -204,7 +204,7 @@ StepEvent StepAuthor::completion(const step::State& state) {
     return event;
 }
 
-// What is taken back is on the disk before.
+// A random completion. Updates are on the disk before they are taken back.
 std::size_t StepAuthor::chosen_completion(const step::State& state) {
     const std::size_t at = dice_.below(under_way_.size());
     if (under_way_[at].kind != EventKind::taken_back) return at;

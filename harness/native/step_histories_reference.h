@@ -74,7 +74,7 @@ struct NaiveDebt {
     std::optional<store::CommitRecord> record;
     Few not_in_memory, not_in_place;
 };
-// Whether updates are behind, so that a block is kept; and whether memory has room for it.
+// Updates are behind, so a block is kept if memory has room for it.
 [[nodiscard]] bool is_behind(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt);
 [[nodiscard]] bool has_room(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt,
                             std::uint32_t block);

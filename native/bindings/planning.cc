@@ -140,10 +140,9 @@ void bind_planning(nb::module_& module) {
         "plan_store", &plan_store, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a, "memory_bytes"_a,
         "workers"_a, "float32_gradients"_a = false, "keeps"_a = "none",
         "Bytes that a store takes on disk and its server in memory, and what a step moves between them. A budget "
-        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32. keeps: gradients "
-        "that "
-        "wait in memory until a step is decided: none, all, as between commit points, or tail, those that updates are "
-        "behind with.");
+        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32. keeps: which "
+        "gradients wait in memory until a step is decided: none; all, as between commit points; tail, those that "
+        "updates are behind with.");
 }
 
 }  // namespace luwu::bindings

@@ -16,7 +16,7 @@ class OwedUpdates {
     explicit OwedUpdates(Shared& shared) : shared_(shared) {}
 
     void settle(const step::Settle& action);
-    // Of a committed step: in this order the last gradients of its blocks came.
+    // The step was committed. `arrivals`: its blocks, in the order in which their last gradients came.
     void end_step(const std::vector<std::uint32_t>& arrivals);
     void hurry(std::uint32_t block);  // somebody waits for the block
     // Starts updates while the window has places. While workers pull, updates do not run so far ahead that blocks would

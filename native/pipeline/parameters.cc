@@ -45,14 +45,12 @@ void Parameters::release(std::uint32_t block) {
     shared_.parts.executor->try_take_back();
 }
 
-// In this step, and it has not begun. The update of a gradient that is kept follows the step.
+// In this step, and it has not begun.
 bool Parameters::update_comes(std::uint32_t block) const {
     const step::State& step = shared_.step();
-    const step::BlockStage stage = step.blocks[block].stage;
-    const bool is_kept = stage == step::BlockStage::waiting_to_keep || stage == step::BlockStage::keeping ||
-                         stage == step::BlockStage::kept;
-    return step.working() && !is_kept && step.updates_at_once() && step.rules.blocks[block].trainable &&
-           !shared_.parts.updates->started(block) && !shared_.parts.updates->changed(block) && !step.is_void();
+    return step.working() && step.updates_at_once() && !step::is_updated_later(step.blocks[block].stage) &&
+           step.rules.blocks[block].trainable && !shared_.parts.updates->started(block) &&
+           !shared_.parts.updates->changed(block) && !step.is_void();
 }
 
 void Parameters::want(std::uint32_t block) {

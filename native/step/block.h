@@ -98,6 +98,10 @@ inline constexpr std::array kBlockTransitions{
     return stage == BlockStage::kept || stage == BlockStage::kept_and_updating ||
            stage == BlockStage::kept_and_writing || stage == BlockStage::kept_and_updated;
 }
+// The block's gradient is kept, or waits for that, and its update follows the decision.
+[[nodiscard]] constexpr bool is_updated_later(BlockStage stage) {
+    return stage == BlockStage::waiting_to_keep || stage == BlockStage::keeping || stage == BlockStage::kept;
+}
 // Memory holds the version after the committed one.
 [[nodiscard]] constexpr bool is_updated(BlockStage stage) {
     return is_being_written(stage) || stage == BlockStage::updated || stage == BlockStage::keeping_and_updated ||

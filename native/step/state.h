@@ -128,9 +128,7 @@ struct State {
     }
     // Chunks whose gradients memory keeps, or has promised to keep.
     [[nodiscard]] std::uint32_t kept_chunks() const {
-        std::uint32_t chunks = chunks_where([](BlockStage stage) {
-            return stage == BlockStage::waiting_to_keep || stage == BlockStage::keeping || stage == BlockStage::kept;
-        });
+        std::uint32_t chunks = chunks_where(is_updated_later);
         for (std::uint32_t block = 0; block < blocks.size(); ++block) {
             if (blocks[block].stale()) chunks += rules.blocks[block].chunks;
         }

@@ -10,10 +10,12 @@
 #include <thread>
 
 #include "failing_engine.h"
+#include "holding_engine.h"
 #include "support.h"
 
 using namespace luwu;
 using luwu::test::FailingEngine;
+using luwu::test::HoldingEngine;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -65,34 +67,6 @@ class FlippingEngine final : public store::IoEngine {
   private:
     std::unique_ptr<store::IoEngine> inner_;
     std::map<store::IoRequest*, std::byte*> scratch_;
-};
-
-// Keeps reads back while it is told to.
-class HoldingEngine final : public store::IoEngine {
-  public:
-    HoldingEngine(std::unique_ptr<store::IoEngine> inner, const std::atomic<bool>& holds)
-        : inner_(std::move(inner)), holds_(holds) {}
-    void submit(store::IoRequest& request) override {
-        if (request.operation == store::IoRequest::Operation::read && holds_) {
-            held_.push_back(&request);
-        } else {
-            inner_->submit(request);
-        }
-    }
-    void wait(std::vector<store::IoRequest*>& completed) override {
-        if (!holds_) {
-            for (store::IoRequest* request : std::exchange(held_, {})) inner_->submit(*request);
-        }
-        inner_->wait(completed);
-    }
-    void wake() override { inner_->wake(); }
-    [[nodiscard]] std::uint32_t depth() const override { return inner_->depth(); }
-    [[nodiscard]] const char* name() const override { return "holding"; }
-
-  private:
-    std::unique_ptr<store::IoEngine> inner_;
-    const std::atomic<bool>& holds_;
-    std::vector<store::IoRequest*> held_;
 };
 
 }  // namespace

@@ -10,10 +10,12 @@
 #include <utility>
 
 #include "failing_engine.h"
+#include "holding_engine.h"
 #include "support.h"
 
 using namespace luwu;
 using luwu::test::FailingEngine;
+using luwu::test::HoldingEngine;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -22,28 +24,6 @@ namespace {
 constexpr auto kFloat = kernels::Dtype::float32;
 constexpr auto kLow = kernels::Dtype::bfloat16;
 constexpr std::uint64_t kPlenty = 1U << 28;
-
-// A disk that does nothing while it is closed.
-class GateEngine final : public store::IoEngine {
-  public:
-    GateEngine(std::unique_ptr<store::IoEngine> inner, const std::atomic<bool>& closed)
-        : inner_(std::move(inner)), closed_(closed) {}
-    void submit(store::IoRequest& request) override { closed_ ? held_.push_back(&request) : inner_->submit(request); }
-    void wait(std::vector<store::IoRequest*>& completed) override {
-        if (!closed_) {
-            for (store::IoRequest* request : std::exchange(held_, {})) inner_->submit(*request);
-        }
-        inner_->wait(completed);
-    }
-    void wake() override { inner_->wake(); }
-    [[nodiscard]] std::uint32_t depth() const override { return inner_->depth(); }
-    [[nodiscard]] const char* name() const override { return "gate"; }
-
-  private:
-    std::unique_ptr<store::IoEngine> inner_;
-    const std::atomic<bool>& closed_;
-    std::vector<store::IoRequest*> held_;
-};
 
 // A server whose reads of states and whose writes can be held, each by its gate.
 class Gated {
@@ -54,10 +34,10 @@ class Gated {
               {scratch.folder()}, dtype, 1, memory, mode,
               [this](std::uint32_t depth) -> std::unique_ptr<store::IoEngine> {
                   auto engine = store::make_io_engine(depth);
-                  if (engines_.size() == 1) engine = std::make_unique<GateEngine>(std::move(engine), reads_closed_);
+                  if (engines_.size() == 1) engine = std::make_unique<HoldingEngine>(std::move(engine), reads_closed_);
                   if (engines_.size() == 2) {
                       engine = std::make_unique<FailingEngine>(std::move(engine), [this] { return dead_ ? EIO : 0; });
-                      engine = std::make_unique<GateEngine>(std::move(engine), writes_closed_);
+                      engine = std::make_unique<HoldingEngine>(std::move(engine), writes_closed_);
                   }
                   engines_.push_back(engine.get());
                   return engine;

@@ -115,8 +115,8 @@ class Course:
     def _may_resume_at(self) -> set[int]:
         """Return the steps at which the next life may resume.
 
-        A step may have been committed in the moment between the commit and its announcement. One server answers a step
-        before it is on the disk, and the step after it is not; so do several with commit points.
+        A step may have been committed in the moment between the commit and its announcement. A single server, and
+        several with commit points, answer a step before it is on the disk, but no step after it.
         """
         every = self.scenario.commit_every
         if every == 1:

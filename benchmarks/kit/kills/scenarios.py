@@ -21,6 +21,11 @@ Plan = dict[str, int]
 """Number of kills, by the scenario's name."""
 
 
+def servers_of(name: str) -> int:
+    """Return the number of servers of a scenario, by its name."""
+    return 2 if "2 servers" in name else 1
+
+
 def kills_of(name: str) -> Kill:
     """Return the function that does a scenario's kills, by the scenario's name."""
     if name == "embedded server":
@@ -29,7 +34,7 @@ def kills_of(name: str) -> Kill:
         return partial(kill_operation, operation=next(each for each in OPERATIONS if name == f"store: {each.name}"))
     where, victim = name.split(": ")
     transport = next(each for each in (SHARED_MEMORY, TCP, UDP) if where.endswith(each))
-    part = {"transport": transport, "servers": 2 if "2 servers" in where else 1, "victim": victim}
+    part = {"transport": transport, "servers": servers_of(name), "victim": victim}
     if where.startswith("luwu train"):
         return partial(kill_train, **part, workers=2 if victim == "worker" else 1)
     return partial(kill_part, **part)
@@ -37,8 +42,7 @@ def kills_of(name: str) -> Kill:
 
 def do(name: str, kills: int, folder: Path, commit_every: int = 1) -> Scenario:
     """Do the kills of a scenario in a new folder in `folder`, and look at what they have left."""
-    servers = 2 if "2 servers" in name else 1
-    scenario, segments, began = Scenario(name, commit_every, servers), shared_memory(), time.monotonic()
+    scenario, segments, began = Scenario(name, commit_every, servers_of(name)), shared_memory(), time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder, prefix="luwu-") as name_of_folder:
         place = Path(name_of_folder).resolve() / "kills"
         try:
