@@ -1,13 +1,12 @@
 """Training with the server embedded, clipped or not. Settings: as ours/train.py, and max_grad_norm (or none).
 
-A sample is in a steady state: it begins after one step that is not timed, because a clipped step's updates run during
-the next one. Bytes are counted from one moment at which all is on the disk to the next.
+A sample is in a steady state: it begins after one step that is not timed, because a step's updates run during the next
+one, too. Bytes are counted from one moment at which all is on the disk to the next.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ class Clipping:
     """A trainer and the server in this process."""
 
     def __init__(self, wanted: dict[str, Any], session: Any) -> None:
-        self._server = session.server
+        self._session = session
         self._steps = wanted["steps"]
         self._trainer = Trainer(wanted, session)
 
@@ -30,7 +29,7 @@ class Clipping:
         """Seconds, norms and losses of `steps` steps, and bytes that a step moved between store and memory."""
         before = self._quiet()
         first = self._trainer.step()
-        timed = self._trainer.timed(self._steps)
+        timed = self._trainer.timed(self._steps, wait="answer")
         after = self._quiet()
         steps = self._steps + 1
         moved = {name: (after[name] - before[name]) / steps for name in ("bytes_read", "bytes_written")}
@@ -38,9 +37,8 @@ class Clipping:
         return {**timed, **moved, **counts, "losses": [first["loss"], *timed["losses"]]}
 
     def _quiet(self) -> dict[str, Any]:
-        while (stats := self._server.stats())["unwritten"]:
-            time.sleep(0.01)
-        return dict(stats)
+        self._session.wait_durable()
+        return dict(self._session.server.stats())
 
 
 def main() -> None:

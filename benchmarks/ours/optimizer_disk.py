@@ -2,7 +2,7 @@
 
 Settings: blocks, block_elements, steps, memory_bytes, folder; optimizer (adamw, or adamw8bit with states of 8 bits)
 and pulls (no: whether every block is pulled before its push, as in a backward pass). bf16 gradients and parameters. A
-sample is the mean of `steps` steps, each ended by its commit, so what is counted as written is on the disk.
+sample is the mean of `steps` steps; it ends when all of them are on the disk, and counts what they read and wrote.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kit.child import serve, settings, take_stdout
 from luwu import _native
 from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS
 
+PATIENCE_SECONDS = 600.0
 ADAMW = [(3e-4, 0.9, 0.999, 1e-8, 0.1)]
 BF16_BYTES = 2
 
@@ -71,6 +72,8 @@ class Optimizer:
         started = time.perf_counter()
         for _ in range(steps):
             self.step()
+        if not self._server.make_durable(PATIENCE_SECONDS):
+            raise RuntimeError(f"the steps were not on the disk after {PATIENCE_SECONDS:.0f} s")
         seconds = time.perf_counter() - started
         after = self._server.stats()
         read, written = (after[name] - before[name] for name in ("bytes_read", "bytes_written"))

@@ -43,10 +43,11 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
 
     def timed(self, steps: int) -> dict[str, Any]:
-        """Return the seconds of a step, and the rows of each worker in the last one."""
+        """Return the seconds of a step until all are on the disk, and the rows of each worker in the last one."""
         started = time.perf_counter()
         for _ in range(steps):
             self.step()
+        self._session.wait_durable()
         return {"seconds": (time.perf_counter() - started) / steps, "counts": self._counts}
 
 

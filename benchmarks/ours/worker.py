@@ -13,6 +13,7 @@ from kit.model import ADAMW, LossModel, batches, build, gpt
 
 import luwu
 from luwu.control.frames import SOCKET_NAME
+from luwu.optim.optimizer import Wait
 from luwu.session.local import join
 from luwu.session.session import Session
 
@@ -64,7 +65,7 @@ class Trainer:
         found = batches(self._rows, self._seq, session.rank, session.workers, first=session.step)
         self._batches = itertools.repeat(next(found)) if settings.get("one_batch") else found
 
-    def step(self) -> dict[str, float]:
+    def step(self, wait: Wait = "answer") -> dict[str, float]:
         """Make an optimizer step; return the seconds of its parts and this rank's loss."""
         ids, targets = next(self._batches)
         forward = backward = started = time.perf_counter()
@@ -78,10 +79,10 @@ class Trainer:
             return loss
 
         if self._with_closure:
-            loss = self._optimizer.step(attempt)
+            loss = self._optimizer.step(attempt, wait=wait)
         else:
             loss = attempt()
-            self._optimizer.step()
+            self._optimizer.step(wait=wait)
         self._optimizer.zero_grad(set_to_none=True)
         ended = time.perf_counter()
         return {
@@ -91,11 +92,15 @@ class Trainer:
             "loss": float(loss.detach()),
         }
 
-    def timed(self, steps: int) -> dict[str, Any]:
-        """Runs `steps` steps: this rank's tokens per second, seconds and bytes per step and parts, losses."""
+    def timed(self, steps: int, wait: Wait = "durable") -> dict[str, Any]:
+        """Runs `steps` steps: this rank's tokens per second, seconds and bytes per step and parts, losses.
+
+        The last step waits until all are on the disk, unless `wait` says otherwise: a sample leaves no work behind.
+        """
         before = self._session.endpoint.stats()
         started = time.perf_counter()
-        done = [self.step() for _ in range(steps)]
+        done = [self.step() for _ in range(steps - 1)]
+        done.append(self.step(wait))
         seconds = (time.perf_counter() - started) / steps
         parts = {part: sum(step[part] for step in done) / steps for part in ("forward", "backward", "update")}
         rate = self._rows * self._seq / seconds
