@@ -69,6 +69,7 @@ SECTIONS = {
     ),
     "The server": (
         "optimizer_memory",
+        "optimizer_resident",
         "optimizer_disk",
         "disk_bytes",
         "step_tail",

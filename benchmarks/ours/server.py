@@ -1,7 +1,7 @@
 """A server on its own, without torch. A sample is the server's counters.
 
-Settings: run, memory, workers, snapshots (every, keep), patience (seconds that it waits for another worker, and that
-a worker may hang).
+Settings: run, memory, workers, durable, snapshots (every, keep), patience (seconds that it waits for another worker,
+and that a worker may hang).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kit.child import serve, settings, take_stdout
 
+from luwu.core.durability import parse_durable
 from luwu.core.quantities import parse_size
 from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
@@ -23,8 +24,11 @@ def main() -> None:
     snapshots = Snapshots(*wanted.get("snapshots", NO_SNAPSHOTS))
     memory = parse_size(wanted["memory"])
     patience = Patience(*wanted.get("patience", ()))
+    durable = parse_durable(wanted.get("durable", "step"))
     run = Path(wanted["run"])
-    with LocalServer(run, None, memory, wanted["workers"], snapshots=snapshots, patience=patience) as server:
+    with LocalServer(
+        run, None, memory, wanted["workers"], snapshots=snapshots, patience=patience, commit_points=durable
+    ) as server:
         serve(replies, lambda: dict(server.stats()))
 
 

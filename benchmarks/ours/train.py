@@ -1,4 +1,8 @@
-"""luwu's side of the training benchmarks. Settings: run, shape, rows, steps, warm_up, dtype, checkpoint, meta."""
+"""luwu's side of the training benchmarks.
+
+Settings: run, shape, rows, steps, warm_up, dtype, checkpoint, meta, wait (what a sample's last step waits for:
+"durable" unless given).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ def main() -> None:
         trainer = Trainer(wanted, session)
         if wanted.get("warm_up", 2):
             trainer.timed(wanted.get("warm_up", 2))
-        serve(replies, lambda: trainer.timed(wanted["steps"]), lambda: dict(session.endpoint.stats()))
+        wait = wanted.get("wait", "durable")
+        serve(replies, lambda: trainer.timed(wanted["steps"], wait), lambda: dict(session.endpoint.stats()))
 
 
 if __name__ == "__main__":

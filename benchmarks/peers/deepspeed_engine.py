@@ -26,7 +26,7 @@ DISK_DEFAULTS = {
 
 
 def config(settings: dict[str, Any], swap_folder: str) -> dict[str, Any]:
-    """DeepSpeed's configuration for `settings`: rows, offload ("nvme", "cpu" or "none") and its tuning."""
+    """DeepSpeed's configuration for `settings`: rows, dtype, offload ("nvme", "cpu" or "none") and its tuning."""
     offload = settings.get("offload", "nvme")
     zero: dict[str, Any] = {"stage": 3, "sub_group_size": settings.get("sub_group_elements", 1 << 23)}
     if offload != "none":
@@ -43,11 +43,17 @@ def config(settings: dict[str, Any], swap_folder: str) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": settings["rows"],
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 0.0,
-        "bf16": {"enabled": True},
+        "bf16": {"enabled": dtype_of(settings) == torch.bfloat16},
         "zero_optimization": zero,
         "aio": {**DISK_DEFAULTS, **settings.get("aio", {})},
         "optimizer": {"type": "AdamW", "params": ADAMW},
     }
+
+
+def dtype_of(settings: dict[str, Any]) -> torch.dtype:
+    """Return the parameters' dtype, bfloat16 unless told otherwise."""
+    dtype: torch.dtype = getattr(torch, settings.get("dtype", "bfloat16"))
+    return dtype
 
 
 def start(settings: dict[str, Any], swap_folder: str) -> tuple[deepspeed.DeepSpeedEngine, LossModel]:
@@ -56,7 +62,7 @@ def start(settings: dict[str, Any], swap_folder: str) -> tuple[deepspeed.DeepSpe
     rendezvous = Path(swap_folder) / f"rendezvous.{os.getpid()}"
     torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-    model = build(settings["shape"], torch.bfloat16)
+    model = build(settings["shape"], dtype_of(settings))
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config(settings, swap_folder)
     )

@@ -1,6 +1,7 @@
-"""DeepSpeed side of train_vs_deepspeed: bf16 GPT, optimizer states on disk; one sample is `steps` steps.
+"""DeepSpeed's side of the training benchmarks: a GPT whose optimizer states are offloaded; a sample is `steps` steps.
 
-Settings: shape, rows, steps, warm_up, folder, and DeepSpeed's tuning (see deepspeed_engine.config).
+Settings: shape, rows, steps, warm_up, folder, dtype (bfloat16 unless given), offload (nvme unless given), and
+DeepSpeed's tuning (see deepspeed_engine.config).
 """
 
 from __future__ import annotations
