@@ -24,6 +24,7 @@ WINDOW_BYTES = 6 << 20  # parameters, and gradients, under way at most; as a ser
 REQUEST_WINDOW, EXPONENT_WINDOW = 64, 256
 TIMING = timings_of(TIMEOUTS)
 HEARTBEAT_BYTES = 208  # that reports no holes
+FRAME_BYTES = 14  # around a packet
 QUEUE_SECONDS = 0.05  # of a limited link; 1.25 MB at 200 Mb/s, a part of what a rack switch buffers for a port
 
 
@@ -50,10 +51,14 @@ class Hosts:
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(None, None, None)
 
-    def limit(self, rate_bits: float) -> None:
-        """No more than this many bits a second each way, but at the switch: a real one has a port for each host."""
+    def limit(self, rate_bits: float, frames: int | None = None) -> None:
+        """No more than this many bits a second each way, but at the switch: a real one has a port for each host.
+
+        `frames`: the full frames that find room in a link's queue, by default those of `QUEUE_SECONDS`.
+        """
+        seconds = QUEUE_SECONDS if frames is None else 8 * frames * (self.mtu + FRAME_BYTES) / rate_bits
         for host in (self.server, *self.workers):
-            host.link.limit(rate_bits, latency_seconds=QUEUE_SECONDS)
+            host.link.limit(rate_bits, latency_seconds=seconds)
 
     def unlimit(self) -> None:
         """Takes the limits away."""

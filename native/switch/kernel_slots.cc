@@ -1,5 +1,7 @@
 #include "switch/kernel_slots.h"
 
+#include "fabric/protocol/windows.h"
+
 #if LUWU_HAVE_XDP
 
 #include <algorithm>
@@ -121,6 +123,7 @@ void KernelSlots::report_holes(std::uint32_t child, std::uint64_t next, fabric::
         heartbeat.holes[heartbeat.holes_used++] = {first, static_cast<std::uint32_t>(at - first),
                                                    LUWU_STREAM_GRADIENTS};
     }
+    fabric::close_holes(LUWU_STREAM_GRADIENTS, until, heartbeat);
 }
 
 // The program takes nothing between the epochs: the parent's heartbeat, which says that one began, comes to release().

@@ -38,6 +38,8 @@ class SlotTable {
     [[nodiscard]] virtual bool take_hole(std::uint64_t sequence, fabric::Time now, fabric::Time min_age) = 0;
     virtual void sent(std::uint64_t sequence, fabric::Time now) = 0;
     [[nodiscard]] virtual std::uint64_t sent_end() const = 0;  // one past the highest sum that was sent
+    // When a sum was last sent; 0 where that is not known.
+    [[nodiscard]] virtual fabric::Time sent_at(std::uint64_t /*sequence*/) const { return 0; }
 
     // The server has all below: their slots are free.
     virtual void release(std::uint64_t ack) = 0;

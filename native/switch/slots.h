@@ -20,6 +20,9 @@ class Slots final : public SlotTable {
     [[nodiscard]] bool take_hole(std::uint64_t sequence, fabric::Time now, fabric::Time min_age) override;
     void sent(std::uint64_t sequence, fabric::Time now) override;
     [[nodiscard]] std::uint64_t sent_end() const override { return sent_end_; }
+    [[nodiscard]] fabric::Time sent_at(std::uint64_t sequence) const override {
+        return slot(sequence).sequence == sequence ? slot(sequence).sent_at : 0;
+    }
     void release(std::uint64_t ack) override;
     [[nodiscard]] std::uint64_t base() const override { return base_; }
     [[nodiscard]] std::uint64_t end() const override { return base_ + slots_.size(); }

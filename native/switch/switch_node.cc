@@ -113,7 +113,6 @@ void SwitchNode::take_parents_heartbeat(const fabric::Packet& packet, fabric::Ti
     const std::uint64_t before = under_way();
     if (!parent_.take(packet, now, stats_.drops)) return;
     const fabric::Heartbeat& theirs = parent_.theirs();
-    const fabric::Time age = parent_.resend_age(now);
     std::uint64_t lost = 0;
     for (const luwu_stream stream : kUp) slots(stream).release(theirs.ack[stream]);
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
@@ -121,6 +120,8 @@ void SwitchNode::take_parents_heartbeat(const fabric::Packet& packet, fabric::Ti
         if (hole.stream < LUWU_STREAM_REQUESTS || hole.stream > LUWU_STREAM_GRADIENTS) continue;
         const auto stream = static_cast<luwu_stream>(hole.stream);
         const std::uint64_t end = slots(stream).end();
+        const std::uint64_t farthest = parent_.farthest(stream);
+        const fabric::Time age = parent_.resend_age(now, farthest > 0 ? slots(stream).sent_at(farthest - 1) : 0);
         // A hole may be said to begin anywhere: what has no slot any more is not looked at one by one.
         for (std::uint64_t at = std::max(hole.first, slots(stream).base()); at < end; ++at) {
             if (at - hole.first >= hole.length) break;
@@ -251,8 +252,17 @@ void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
 
 void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
     std::vector<fabric::Hole> all;
+    std::array<std::uint64_t, LUWU_STREAMS> farthest;  // that has arrived at all children
+    farthest.fill(std::numeric_limits<std::uint64_t>::max());
     for (const fabric::Link& child : children_) {
-        for (std::uint32_t i = 0; i < child.theirs().holes_used; ++i) all.push_back(child.theirs().holes[i]);
+        const fabric::Heartbeat& theirs = child.theirs();
+        for (const fabric::Hole& hole : std::span(theirs.holes, theirs.holes_used)) {
+            if (hole.length > 0 && hole.stream < LUWU_STREAMS) all.push_back(hole);
+        }
+        for (std::uint32_t stream = 0; stream < LUWU_STREAMS; ++stream) {
+            const std::uint64_t here = child.farthest(static_cast<luwu_stream>(stream));
+            farthest[stream] = std::min(farthest[stream], std::max(theirs.ack[stream], here));
+        }
     }
     std::sort(all.begin(), all.end(), [](const fabric::Hole& left, const fabric::Hole& right) {
         return std::tie(left.stream, left.first) < std::tie(right.stream, right.first);
@@ -262,10 +272,15 @@ void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
         if (last != nullptr && last->stream == hole.stream && hole.first <= last->first + last->length) {
             const std::uint64_t end = std::max(last->first + last->length, hole.first + hole.length);
             last->length = static_cast<std::uint32_t>(end - last->first);
-        } else if (ours.holes_used < LUWU_MOST_HOLES) {
-            ours.holes[ours.holes_used++] = hole;
+            continue;
         }
+        if (last != nullptr && last->stream != hole.stream)
+            fabric::close_holes(last->stream, farthest[last->stream], ours);
+        if (ours.holes_used < LUWU_MOST_HOLES) ours.holes[ours.holes_used++] = hole;
     }
+    if (ours.holes_used == 0) return;
+    const std::uint32_t stream = ours.holes[ours.holes_used - 1].stream;
+    fabric::close_holes(stream, farthest[stream], ours);
 }
 
 // Sends the parent's news, and the packets that this child lacks here.

@@ -33,6 +33,12 @@ struct Damage {
     double corruption = 0;  // share of packets in which some bits are flipped
 };
 
+// Each direction of every link; what finds no room in its queue is lost.
+struct Speed {
+    double bytes_per_second = 2e9;
+    double most_frames = 1e9;  // that wait, of the present one's length
+};
+
 class SimulatedNetwork {
   public:
     explicit SimulatedNetwork(std::uint64_t seed) : random_(seed) {}
@@ -40,6 +46,7 @@ class SimulatedNetwork {
     // The node answers at address_of(number). It may be replaced: what it knew is gone.
     void attach(std::uint16_t number, Node* node) { nodes_[number] = node; }
     void damage(const Damage& damage) { damage_ = damage; }
+    void limit(const Speed& speed) { speed_ = speed; }
     // Makes a group: a packet to its number goes to each member, over a link of its own.
     void group(std::uint16_t number, const std::vector<std::uint16_t>& members) { groups_[number] = members; }
     void cut(std::uint16_t number, bool cut) { cut_[number] = cut; }
@@ -107,7 +114,9 @@ class SimulatedNetwork {
         }
         for (int copy = 0; copy < copies; ++copy) {
             Time& free = link_free_[{from, to}];
-            free = std::max(free, now_) + 1000 + bytes.size() / 2;  // 2 GB/s
+            const double takes = 1000 + static_cast<double>(bytes.size()) / speed_.bytes_per_second * 1e9;
+            if (free > now_ && static_cast<double>(free - now_) > speed_.most_frames * takes) continue;
+            free = std::max(free, now_) + static_cast<Time>(takes);
             const Time late = chance(damage_.reordering) ? random_() % 2'000'000 : 0;
             in_flight_.push({free + 20'000 + late, order_++, from, to, bytes});
         }
@@ -138,6 +147,7 @@ class SimulatedNetwork {
 
     std::mt19937_64 random_;
     Damage damage_;
+    Speed speed_;
     std::map<std::uint16_t, Node*> nodes_;
     std::map<std::uint16_t, bool> cut_;
     std::map<std::uint16_t, Time> clocks_;  // the network's time at which a node's clock was 0; may wrap around

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "fabric/protocol/link.h"
+#include "fabric/protocol/windows.h"
 #include "simulated_network.h"
 #include "store/error.h"
 
@@ -171,6 +172,64 @@ TEST_CASE("what the other end misses is lost only if it has heard a heartbeat th
     for (const Time later : {1, 2, 5}) {
         CHECK(ends.child.resend_age(sent + later * kMillisecond) == later * kMillisecond);
     }
+}
+
+TEST_CASE("what has arrived behind the only hole is not under way, and what was sent before it is lost") {
+    Ends ends;
+    const Time sent = 1'000 * kMillisecond;
+    REQUIRE(ends.take(ends.parent, ends.send(ends.child, sent), 77));
+    const auto tell = [](Heartbeat& ours) {
+        ours.heard[LUWU_STREAM_GRADIENTS] = 10;
+        ours.holes_used = 1;
+        ours.holes[0] = {10, 2, LUWU_STREAM_GRADIENTS};
+        fabric::close_holes(LUWU_STREAM_GRADIENTS, 30, ours);
+    };
+    const Time now = sent + 9 * kMillisecond;
+    REQUIRE(ends.take(ends.child, ends.send(ends.parent, 77 + kMillisecond, tell), now));
+    CHECK(ends.child.arrived(LUWU_STREAM_GRADIENTS) == 10 + 18);
+    CHECK(ends.child.farthest(LUWU_STREAM_GRADIENTS) == 30);
+    CHECK(ends.child.farthest(LUWU_STREAM_REQUESTS) == 0);
+    CHECK(ends.child.resend_age(now) == 9 * kMillisecond);  // since the heartbeat that was heard
+    CHECK(ends.child.resend_age(now, now - 3 * kMillisecond) == 3 * kMillisecond);
+}
+
+TEST_CASE("holes are closed where there is room, once, and where something has arrived behind them") {
+    Heartbeat ours{};
+    fabric::close_holes(LUWU_STREAM_GRADIENTS, 30, ours);
+    CHECK(ours.holes_used == 0);  // none
+    ours.holes[ours.holes_used++] = {10, 2, LUWU_STREAM_GRADIENTS};
+    fabric::close_holes(LUWU_STREAM_GRADIENTS, 12, ours);
+    fabric::close_holes(LUWU_STREAM_REQUESTS, 30, ours);
+    CHECK(ours.holes_used == 1);
+    fabric::close_holes(LUWU_STREAM_GRADIENTS, 30, ours);
+    fabric::close_holes(LUWU_STREAM_GRADIENTS, 30, ours);
+    CHECK(ours.holes_used == 2);
+    CHECK(ours.holes[1].first == 30);
+    CHECK(ours.holes[1].length == 0);
+    ours.holes_used = LUWU_MOST_HOLES;
+    ours.holes[LUWU_MOST_HOLES - 1] = {40, 2, LUWU_STREAM_GRADIENTS};
+    fabric::close_holes(LUWU_STREAM_GRADIENTS, 50, ours);
+    CHECK(ours.holes_used == LUWU_MOST_HOLES);
+}
+
+TEST_CASE("heartbeats that do not arrive tell of a queue on the way there") {
+    Ends ends;
+    const Time far = 77;  // the other clock reads this when ours reads `began`
+    const Time began = 1'000 * kMillisecond;
+    const auto window_after = [&](bool they_hear) {
+        Ends pair;
+        for (Time beat = 0; beat < 200; ++beat) {
+            const Time ours = began + beat * kMillisecond;
+            const auto sent = pair.send(pair.child, ours);
+            if (they_hear || beat < 20) REQUIRE(pair.take(pair.parent, sent, far + beat * kMillisecond));
+            const auto answer = pair.send(pair.parent, far + beat * kMillisecond);
+            REQUIRE(pair.take(pair.child, answer, ours));
+            pair.child.observe(ours, 1000, 990, 0);
+        }
+        return pair.child.window();
+    };
+    CHECK(window_after(true) == 1000);
+    CHECK(window_after(false) < 200);
 }
 
 TEST_CASE("heartbeats come at a steady rate while anything changes, then less and less often") {

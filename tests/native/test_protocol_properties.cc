@@ -98,7 +98,12 @@ class Model {
         Heartbeat state{};
         std::memcpy(&state, packet.payload.data(), packet.payload.size());
         for (std::uint32_t i = 0; i < state.holes_used; ++i) {
-            bad_heartbeats += state.holes[i].stream >= LUWU_STREAMS || state.holes[i].length == 0;
+            const luwu_hole& hole = state.holes[i];
+            bad_heartbeats += hole.stream >= LUWU_STREAMS;
+            if (hole.length > 0) continue;  // only behind the stream's last hole, and what has arrived after it
+            const bool behind = i > 0 && state.holes[i - 1].stream == hole.stream &&
+                                state.holes[i - 1].first + state.holes[i - 1].length < hole.first;
+            bad_heartbeats += !behind || (i + 1 < state.holes_used && state.holes[i + 1].stream == hole.stream);
         }
         auto& most = granted_[{to, from}];
         for (std::size_t stream = 0; stream < LUWU_STREAMS; ++stream) {

@@ -38,7 +38,8 @@ struct ReceiveModel {
         if (sequence < ack || arrived.contains(sequence)) return Verdict::duplicate;
         return sequence < ack + slots ? Verdict::fresh : Verdict::outside;
     }
-    // Runs of what is missing below `next` and the highest that arrived.
+    // Runs of what is missing below `next` and the highest that arrived; a last one of length 0 behind what has
+    // arrived.
     [[nodiscard]] std::vector<std::pair<std::uint64_t, std::uint64_t>> holes(std::uint64_t next) const {
         const std::uint64_t highest = arrived.empty() ? ack : *arrived.rbegin() + 1;
         const std::uint64_t until = std::min(std::max(next, highest), ack + slots);
@@ -51,6 +52,7 @@ struct ReceiveModel {
                 runs.emplace_back(at, 1);
             }
         }
+        if (!runs.empty() && runs.back().first + runs.back().second < until) runs.emplace_back(until, 0);
         return runs;
     }
 };

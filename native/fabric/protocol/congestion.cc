@@ -12,6 +12,10 @@ namespace {
 constexpr Time kLeastLasts = 10'000 * kMillisecond;  // then the empty link is measured anew
 constexpr std::int64_t kNear = kMillisecond / 2;     // as good as empty
 constexpr double kHeavyLoss = 0.2;     // share of a period's packets: more than the damage that this is built to bear
+constexpr double kBelow = 0.9;         // of what a queue had no room for: near it
+constexpr double kAbove = 1.1;         // of the same: it has room now
+constexpr double kCareful = 16;        // times slower growth near it
+constexpr double kLessCareful = 0.95;  // after each period without a sign of it
 constexpr double kUnitBytes = 22'500;  // the least window; twice that is its growth, four times that its beginning
 constexpr double kFewestPackets = 4;
 }  // namespace
@@ -29,16 +33,23 @@ void Congestion::observe(Time now, const TripTime& trip, std::uint64_t under_way
     used_ = used_ || used;
     arrived_ += static_cast<double>(arrived);
     lost_ += static_cast<double>(lost);
-    if (trip.round != 0) measure(now, trip);
+    losses_.count(arrived, lost, used);
+    if (trip.round != 0 || trip.at_least) measure(now, trip);
     if (searching_ && after_drain_ == 0) {
         if (used) window_ = std::min(most_, window_ + static_cast<double>(arrived));
-        if (seen_ && shortest_ > queueing_) end_period(now);
+        if ((seen_ && shortest_ > queueing_) || losses_.suspicious()) end_period(now);
     }
     if (now >= began_ + std::max(2 * smoothed_, kMoment)) end_period(now);
 }
 
 void Congestion::measure(Time now, const TripTime& trip) {
     auto above = static_cast<std::int64_t>(trip.there - least_);
+    if (trip.at_least) {
+        if (!measured_ || after_drain_ != 0 || above <= 0 || above > kOtherClock) return;
+        shortest_ = seen_ ? std::min(shortest_, above) : above;
+        seen_ = true;
+        return;
+    }
     if (!measured_ || above <= 0 || above > kOtherClock) {
         least_ = trip.there;
         above = 0;
@@ -67,20 +78,39 @@ void Congestion::end_period(Time now) {
         least_ += static_cast<Time>(shortest_);
         least_at_ = now;
         window_ = std::exchange(after_drain_, 0);
+    } else if (const auto verdict = losses_.judge(now); verdict == Losses::Verdict::suspicion) {
+        before_trial_ = window_;
+        searched_before_trial_ = std::exchange(searching_, false);
+        window_ *= kBelow * (1 - losses_.share());
     } else if (lost_ > 8 && lost_ > kHeavyLoss * (arrived_ + lost_)) {
         window_ *= 0.7;
         searching_ = false;
+    } else if (verdict == Losses::Verdict::damage) {
+        window_ = before_trial_;
+        searching_ = searched_before_trial_;
+    } else if (verdict == Losses::Verdict::overflow) {
+        ceiling_ = before_trial_ * (1 - losses_.share());
+        care_ = kCareful;
     } else if (seen_ && shortest_ > queueing_) {
         const double excess = static_cast<double>(shortest_ - queueing_) / static_cast<double>(shortest_ + queueing_);
         window_ *= 1.0 - 0.5 * excess;
+        before_trial_ = std::min(before_trial_, window_);
         searching_ = false;
-    } else if (used_ && arrived_ > 0) {
-        window_ += std::max(growth_, window_ / 16);
+    } else if (used_ && arrived_ > 0 && !losses_.trying()) {
+        grow();
     }
     window_ = std::clamp(window_, least_window_, std::max(least_window_, most_));
     began_ = now;
     seen_ = used_ = false;
     arrived_ = lost_ = 0;
+}
+
+void Congestion::grow() {
+    const double step = std::max(growth_, window_ / 16);
+    if (window_ > kAbove * ceiling_) ceiling_ = 0;
+    const bool near = ceiling_ != 0 && window_ + step > kBelow * ceiling_;
+    window_ += near ? std::max(step / care_, kBelow * ceiling_ - window_) : step;
+    if (near) care_ = std::max(1.0, kLessCareful * care_);
 }
 
 }  // namespace luwu::fabric

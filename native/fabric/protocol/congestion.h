@@ -4,12 +4,16 @@
 // The time that heartbeats take to the other end tells the length of the queues (as in Swift and LEDBAT). The shortest
 // of a period counts, because a busy processor delays some heartbeats and a queue delays all. Only the way there
 // counts, so that traffic back at the same time slows nobody down. The two ends' clocks need not agree for that,
-// because only the excess over the shortest time is used. Loss alone does not slow a sender down until it is heavy: on
-// the networks that this is for, a little loss is damage, and a large loss is an overflow.
+// because only the excess over the shortest time is used.
+//
+// A queue that is too short to show in these times overflows instead. Packets that it loses shrink the window, and
+// damaged ones do not (fabric/protocol/losses.h). From then on the window grows slowly near the size that was too
+// large.
 #pragma once
 
 #include <cstdint>
 
+#include "fabric/protocol/losses.h"
 #include "fabric/protocol/node.h"
 
 namespace luwu::fabric {
@@ -18,6 +22,8 @@ namespace luwu::fabric {
 struct TripTime {
     Time round = 0;  // 0: nothing was measured
     Time there = 0;  // by the other end's clock less ours, which may be any number
+    // It has not arrived yet: it takes `there` at least, and `round` is not known.
+    bool at_least = false;
 };
 
 class Congestion {
@@ -34,6 +40,7 @@ class Congestion {
     void measure(Time now, const TripTime& trip);
     void begin_draining(Time now);
     void end_period(Time now);
+    void grow();
 
     double most_;
     double least_window_;
@@ -54,6 +61,11 @@ class Congestion {
     double arrived_ = 0;
     bool used_ = false;  // half of the window at least: else it shows nothing that more would do no harm
     double lost_ = 0;
+    Losses losses_;
+    double before_trial_ = 0;  // the window
+    bool searched_before_trial_ = false;
+    double ceiling_ = 0;  // a window that was too large for a queue; 0: none is known
+    double care_ = 1;     // near it, growth is this many times slower
 };
 
 }  // namespace luwu::fabric

@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t kFixedBytes = offsetof(Heartbeat, holes);
 constexpr std::uint32_t kSteady = 8;
 constexpr Time kMicrosecond = 1'000;
+constexpr std::size_t kUnanswered = 64;  // heartbeats whose times are kept
 
 bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
     heartbeat = {};
@@ -17,19 +18,6 @@ bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
     std::memcpy(&heartbeat, payload.data(), payload.size());
     return heartbeat.holes_used <= LUWU_MOST_HOLES &&
            payload.size() == kFixedBytes + heartbeat.holes_used * sizeof(Hole);
-}
-
-// Between the first and the last hole of each stream.
-std::array<std::uint64_t, LUWU_STREAMS> behind_holes(const Heartbeat& heartbeat) {
-    std::array<std::uint64_t, LUWU_STREAMS> sums{};
-    std::array<std::uint64_t, LUWU_STREAMS> ends{};
-    for (const Hole& hole : std::span(heartbeat.holes, heartbeat.holes_used)) {
-        if (hole.stream >= LUWU_STREAMS) continue;
-        std::uint64_t& end = ends[hole.stream];
-        if (end != 0 && hole.first > end) sums[hole.stream] += hole.first - end;
-        end = std::max(end, hole.first + hole.length);
-    }
-    return sums;
 }
 
 // Clocks and queues apart.
@@ -63,18 +51,38 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     news_ = !heard() || heartbeat.holes_used > 0 || !same_state(heartbeat, theirs_);
     number_heard_ = packet.head.sequence;
     theirs_ = heartbeat;
-    behind_holes_ = behind_holes(heartbeat);
+    look_behind_holes();
     heard_at_ = now;
     ++heartbeats_heard_;
     trip_ = {};
     const Time echo = heartbeat.echo < began_ ? 0 : heartbeat.echo;
     const bool new_echo = echo != std::exchange(echo_, echo);  // a repeated echo tells only of the way back
+    while (!unanswered_.empty() && unanswered_.front() <= echo) unanswered_.pop_front();
     if (new_echo && echo != 0 && echo <= now && heartbeat.held <= now - echo) {
         trip_.round = std::max<Time>(1, now - echo - heartbeat.held);
         trip_.there = heartbeat.time - heartbeat.held - echo + Time{heartbeat.below} * kMicrosecond;
         meter_.observe(now, trip_.there);
+    } else if (echo != 0 && !unanswered_.empty()) {
+        trip_ = {.there = heartbeat.time - unanswered_.front(), .at_least = true};
+        meter_.observe(now, trip_.there, trip_.at_least);
     }
     return true;
+}
+
+// Between the first and the last hole of each stream.
+void Link::look_behind_holes() {
+    behind_holes_ = {};
+    farthest_ = {};
+    std::array<std::uint64_t, LUWU_STREAMS> ends{};
+    for (const Hole& hole : std::span(theirs_.holes, theirs_.holes_used)) {
+        if (hole.stream >= LUWU_STREAMS) continue;
+        std::uint64_t& end = ends[hole.stream];
+        if (end != 0 && hole.first > end) {
+            behind_holes_[hole.stream] += hole.first - end;
+            farthest_[hole.stream] = hole.first;
+        }
+        end = std::max(end, hole.first + hole.length);
+    }
 }
 
 void Link::changed() {
@@ -103,18 +111,21 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
     const bool in_time = sent_at_ != 0 && now - due_ < pause_;  // a little late does not make the next one late
     due_ = (in_time ? due_ : now) + pause_;
     sent_at_ = now;
+    unanswered_.push_back(now);
+    if (unanswered_.size() > kUnanswered) unanswered_.pop_front();
     ++quiet_;
     ++heartbeats_sent_;
 }
 
-Time Link::resend_age(Time now) const {
+Time Link::resend_age(Time now, Time arrived) const {
     const Time round_trip = congestion_.round_trip();
-    return std::max({timing_.heartbeat, round_trip + round_trip / 2, now - std::min(now, echo_)});
+    return std::max({timing_.heartbeat, round_trip + round_trip / 2, now - std::min(now, std::max(echo_, arrived))});
 }
 
 void Link::reset() {
     theirs_ = {};
-    behind_holes_ = {};
+    behind_holes_ = farthest_ = {};
+    unanswered_.clear();
     number_heard_ = 0;
     changed();
 }

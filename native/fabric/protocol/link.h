@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <limits>
 
 #include "fabric/protocol/congestion.h"
@@ -32,6 +33,8 @@ class Link {
     [[nodiscard]] std::uint64_t arrived(luwu_stream stream) const {
         return std::max(theirs_.heard[stream], theirs_.ack[stream]) + behind_holes_[stream];
     }
+    // One past the last packet of a stream sent by this end that is known to have arrived there behind a hole; 0: none.
+    [[nodiscard]] std::uint64_t farthest(luwu_stream stream) const { return farthest_[stream]; }
     [[nodiscard]] Time heard_at() const { return heard_at_; }
     // Time that packets wait on the way there, and from there on the worst way down.
     [[nodiscard]] Time wait() const { return meter_.wait(); }
@@ -43,30 +46,35 @@ class Link {
     // The sender's side of flow control: what was under way before the last heartbeat and is now, what was lost, and,
     // where the packets go further than this link, how long their acknowledgement takes.
     void observe(Time now, std::uint64_t before, std::uint64_t after, std::uint64_t lost, Time answered_in = 0) {
-        if (trip_.round != 0) trip_.round = std::max(trip_.round, answered_in);
+        if (!trip_.at_least && trip_.round != 0) trip_.round = std::max(trip_.round, answered_in);
         congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
     // The least age of a missing packet before it is sent again: a younger one, or its acknowledgement, may be under
-    // way. A packet that was sent before a heartbeat which has arrived is lost at any age.
-    [[nodiscard]] Time resend_age(Time now) const;
+    // way. So may any that was sent after the last heartbeat that has arrived, and after `arrived`, when a packet that
+    // has arrived was sent.
+    [[nodiscard]] Time resend_age(Time now, Time arrived = 0) const;
 
     void reset();  // of a new epoch: what the other end said is of the past
     [[nodiscard]] std::uint64_t heartbeats_sent() const { return heartbeats_sent_; }
     [[nodiscard]] std::uint64_t heartbeats_heard() const { return heartbeats_heard_; }
 
   private:
+    void look_behind_holes();
+
     const Seal& seal_;
     NetworkTiming timing_;
     Address other_;
     std::uint16_t sender_;
     Heartbeat theirs_{};
     std::array<std::uint64_t, LUWU_STREAMS> behind_holes_{};
+    std::array<std::uint64_t, LUWU_STREAMS> farthest_{};
     std::uint64_t number_heard_ = 0;
     Time heard_at_ = 0;
     bool news_ = false;
-    Time echo_ = 0;  // of our heartbeats, the last that the other end has heard
-    TripTime trip_;  // that this heartbeat measured
+    Time echo_ = 0;                // of our heartbeats, the last that the other end has heard
+    std::deque<Time> unanswered_;  // when our heartbeats after that one were sent
+    TripTime trip_;                // that this heartbeat measured
     Congestion congestion_;
     QueueMeter meter_;
     Time began_ = std::numeric_limits<Time>::max();  // time of the first heartbeat; earlier echoes do not count

@@ -9,8 +9,9 @@ namespace {
 constexpr Time kLeastKept = 15'000 * kMillisecond;  // and as long again
 }  // namespace
 
-void QueueMeter::observe(Time now, Time there) {
+void QueueMeter::observe(Time now, Time there, bool at_least) {
     auto taken = static_cast<std::int64_t>(there - base_);
+    if (at_least && (!measured_ || taken < least_ || taken > least_ + kOtherClock)) return;
     if (!measured_ || taken > least_ + kOtherClock || taken < least_ - kOtherClock) {
         *this = {};
         measured_ = true;

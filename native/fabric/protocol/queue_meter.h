@@ -17,8 +17,9 @@ inline constexpr std::int64_t kOtherClock =
 
 class QueueMeter {
   public:
-    // `there`: what one heartbeat took, by the other end's clock less ours, which may be any number.
-    void observe(Time now, Time there);
+    // `there`: what one heartbeat took, by the other end's clock less ours, which may be any number; or what one that
+    // has not arrived takes at least.
+    void observe(Time now, Time there, bool at_least = false);
     [[nodiscard]] Time wait() const { return wait_; }
 
   private:

@@ -79,14 +79,16 @@ void ServerNode::take_heartbeat(const Packet& packet, Time now) {
     agreed_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], std::numeric_limits<std::uint64_t>::max(), now);
     if (agreed_.ack() != answered) link_.changed();
     // Whoever misses a packet may be further down than this link.
-    const auto age = [this, now](const SendWindow& window) {
-        return std::max(link_.resend_age(now), window.answered_in() + window.answered_in() / 2);
+    const auto take_hole = [this, now](SendWindow& window, const Hole& hole) {
+        const Time arrived = window.sent_before(link_.farthest(static_cast<luwu_stream>(hole.stream)));
+        const Time answer = window.answered_in() + window.answered_in() / 2;
+        return window.take_hole(hole, now, std::max(link_.resend_age(now, arrived), answer));
     };
     std::uint64_t lost = 0;
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const Hole& hole = theirs.holes[i];
-        if (hole.stream == LUWU_STREAM_PARAMETERS) lost += parameters_.take_hole(hole, now, age(parameters_));
-        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += agreed_.take_hole(hole, now, age(agreed_));
+        if (hole.stream == LUWU_STREAM_PARAMETERS) lost += take_hole(parameters_, hole);
+        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += take_hole(agreed_, hole);
     }
     link_.observe(now, before, under_way(), lost, parameters_.answered_in());
     while (!deliveries_.empty() && parameters_.ack() >= deliveries_.front().message.end) {

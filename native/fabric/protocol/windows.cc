@@ -4,6 +4,13 @@
 
 namespace luwu::fabric {
 
+void close_holes(std::uint32_t stream, std::uint64_t until, Heartbeat& heartbeat) {
+    if (heartbeat.holes_used == 0 || heartbeat.holes_used == LUWU_MOST_HOLES) return;
+    const Hole& last = heartbeat.holes[heartbeat.holes_used - 1];
+    if (last.stream != stream || last.first + last.length >= until) return;
+    heartbeat.holes[heartbeat.holes_used++] = {until, 0, stream};
+}
+
 ReceiveWindow::Verdict ReceiveWindow::look(std::uint64_t sequence) const {
     if (sequence < ack_) return Verdict::duplicate;
     if (sequence >= end()) return Verdict::outside;
@@ -28,6 +35,7 @@ void ReceiveWindow::report_holes(luwu_stream stream, std::uint64_t next, Heartbe
         heartbeat.holes[heartbeat.holes_used++] = {at, static_cast<std::uint32_t>(last - at), stream};
         at = last;
     }
+    close_holes(stream, until, heartbeat);
 }
 
 void ReceiveWindow::skip_to(std::uint64_t sequence) {

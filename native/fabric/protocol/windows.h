@@ -12,6 +12,10 @@
 
 namespace luwu::fabric {
 
+// Appends a hole of length 0 at `until` if the stream's last hole ends before: what is between them has arrived. It
+// needs room, and nothing else of the stream after it.
+void close_holes(std::uint32_t stream, std::uint64_t until, Heartbeat& heartbeat);
+
 // Packets that have arrived. Counts each once.
 class ReceiveWindow {
   public:
@@ -23,7 +27,8 @@ class ReceiveWindow {
     [[nodiscard]] std::uint64_t ack() const { return ack_; }  // all below have arrived
     [[nodiscard]] std::uint64_t end() const { return ack_ + arrived_.size(); }
     [[nodiscard]] std::uint32_t slots() const { return static_cast<std::uint32_t>(arrived_.size()); }
-    // Appends what is missing below `next`, which the sender says it has sent, while there is room.
+    // Appends what is missing below `next`, which the sender says it has sent, while there is room, and how far packets
+    // have arrived (see close_holes).
     void report_holes(luwu_stream stream, std::uint64_t next, Heartbeat& heartbeat) const;
     void skip_to(std::uint64_t sequence);  // all below count as arrived
     void reset();
@@ -56,6 +61,10 @@ class SendWindow {
     [[nodiscard]] std::uint64_t next() const { return next_; }
     [[nodiscard]] std::uint64_t ack() const { return ack_; }
     [[nodiscard]] std::uint64_t resent() const { return resent_; }
+    // When the last packet below `end` was sent; 0 where it is acknowledged.
+    [[nodiscard]] Time sent_before(std::uint64_t end) const {
+        return end > ack_ && end <= next_ ? sent_at_[(end - 1) % sent_at_.size()] : 0;
+    }
     [[nodiscard]] Time answered_in() const { return answered_in_; }  // from sending a packet to hearing its ack
     void reset();                                                    // of a new epoch
 

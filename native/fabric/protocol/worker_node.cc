@@ -141,13 +141,16 @@ void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
     requests_.take_state(theirs.ack[LUWU_STREAM_REQUESTS], theirs.credit[LUWU_STREAM_REQUESTS], now);
     exponents_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], theirs.credit[LUWU_STREAM_EXPONENTS], now);
     gradients_.take_state(theirs.ack[LUWU_STREAM_GRADIENTS], theirs.credit[LUWU_STREAM_GRADIENTS], now);
-    const Time age = link_.resend_age(now);
+    const auto take_hole = [&](SendWindow& window, const Hole& hole) {
+        const auto stream = static_cast<luwu_stream>(hole.stream);
+        return window.take_hole(hole, now, link_.resend_age(now, window.sent_before(link_.farthest(stream))));
+    };
     std::uint64_t lost = 0;
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const Hole& hole = theirs.holes[i];
-        if (hole.stream == LUWU_STREAM_REQUESTS) lost += requests_.take_hole(hole, now, age);
-        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += exponents_.take_hole(hole, now, age);
-        if (hole.stream == LUWU_STREAM_GRADIENTS) lost += gradients_.take_hole(hole, now, age);
+        if (hole.stream == LUWU_STREAM_REQUESTS) lost += take_hole(requests_, hole);
+        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += take_hole(exponents_, hole);
+        if (hole.stream == LUWU_STREAM_GRADIENTS) lost += take_hole(gradients_, hole);
     }
     link_.observe(now, before, under_way(), lost);
     while (!pushes_.empty() && gradients_.ack() >= pushes_.front().gradient.end) {
