@@ -83,13 +83,14 @@ SECTIONS = {
         "network_goodput",
         "network_aggregate",
         "network_loss",
+        "network_queues",
         "network_heartbeats",
         "network_servers",
         "xdp_packet",
         "xdp_goodput",
     ),
     "On a simulated GPU": ("device_twin", "device_schedule"),
-    "Plans and displays": ("plan_paper", "plan_megatron", "plan_measured", "display_truth"),
+    "Plans and displays": ("plan_paper", "plan_megatron", "plan_measured", "ten_billion", "display_truth"),
     "The code": ("fuzz_coverage", "structure"),
 }
 """The sections of docs/figures.md and their benchmarks."""

@@ -252,15 +252,22 @@ void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
 
 void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
     std::vector<fabric::Hole> all;
+    constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
+    std::array<std::uint64_t, LUWU_STREAMS> told;      // what all children tell of ends here
     std::array<std::uint64_t, LUWU_STREAMS> farthest;  // that has arrived at all children
-    farthest.fill(std::numeric_limits<std::uint64_t>::max());
+    told.fill(kAll);
+    farthest.fill(kAll);
     for (const fabric::Link& child : children_) {
         const fabric::Heartbeat& theirs = child.theirs();
+        std::array<std::uint64_t, LUWU_STREAMS> ends = std::to_array(theirs.ack);
         for (const fabric::Hole& hole : std::span(theirs.holes, theirs.holes_used)) {
-            if (hole.length > 0 && hole.stream < LUWU_STREAMS) all.push_back(hole);
+            if (hole.stream >= LUWU_STREAMS) continue;
+            ends[hole.stream] = std::max(ends[hole.stream], hole.first + hole.length);
+            if (hole.length > 0) all.push_back(hole);
         }
         for (std::uint32_t stream = 0; stream < LUWU_STREAMS; ++stream) {
             const std::uint64_t here = child.farthest(static_cast<luwu_stream>(stream));
+            told[stream] = std::min(told[stream], ends[stream]);
             farthest[stream] = std::min(farthest[stream], std::max(theirs.ack[stream], here));
         }
     }
@@ -268,6 +275,7 @@ void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
         return std::tie(left.stream, left.first) < std::tie(right.stream, right.first);
     });
     for (const fabric::Hole& hole : all) {
+        if (hole.first > told[hole.stream]) continue;  // what is before it may be missing, too
         fabric::Hole* last = ours.holes_used > 0 ? &ours.holes[ours.holes_used - 1] : nullptr;
         if (last != nullptr && last->stream == hole.stream && hole.first <= last->first + last->length) {
             const std::uint64_t end = std::max(last->first + last->length, hole.first + hole.length);

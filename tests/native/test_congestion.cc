@@ -1,6 +1,8 @@
 // A sender's window follows the news of its heartbeats.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "fabric/protocol/congestion.h"
 
 namespace luwu::test {
@@ -75,6 +77,37 @@ TEST_CASE("congestion: a little loss does not slow down, much does") {
     CHECK(link.congestion.window() == 4096);
     link.tell(300, 0, 0, 50, 50);
     CHECK(link.congestion.window() < 20);
+}
+
+TEST_CASE("congestion: a queue that overflows sets the window, and growth is slow near it") {
+    Heartbeats link;
+    link.tell(300, 0, 0, 100);
+    REQUIRE(link.congestion.window() == 4096);
+    const auto overflow = [&link](int count, std::uint64_t room) {
+        std::uint64_t most = 0;
+        for (int i = 0; i < count; ++i) {
+            const std::uint64_t window = link.congestion.window();
+            const std::uint64_t lost = window > room ? (window - room) / 10 : 0;
+            link.tell(1, 0, 0, 100, lost);
+            most = std::max(most, link.congestion.window());
+        }
+        return most;
+    };
+    overflow(200, 1000);
+    CHECK(link.congestion.window() < 1100);
+    CHECK(link.congestion.window() > 600);
+    CHECK(overflow(400, 1000) < 1200);
+    CHECK(overflow(4000, 1'000'000) == 4096);  // the queue has room again
+}
+
+TEST_CASE("congestion: an outage halves the window once, and what it loses does not last") {
+    Heartbeats link;
+    link.tell(300, 0, 0, 100);
+    link.tell(1, 0, 0, 0, 4096);
+    link.tell(3, 0, 0, 0);
+    CHECK(link.congestion.window() >= 1024);
+    link.tell(200, 0, 0, 100);
+    CHECK(link.congestion.window() == 4096);
 }
 
 TEST_CASE("congestion: a queue that never ends is measured by draining it") {

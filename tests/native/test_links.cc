@@ -190,7 +190,7 @@ TEST_CASE("what has arrived behind the only hole is not under way, and what was 
     CHECK(ends.child.farthest(LUWU_STREAM_GRADIENTS) == 30);
     CHECK(ends.child.farthest(LUWU_STREAM_REQUESTS) == 0);
     CHECK(ends.child.resend_age(now) == 9 * kMillisecond);  // since the heartbeat that was heard
-    CHECK(ends.child.resend_age(now, now - 3 * kMillisecond) == 3 * kMillisecond);
+    CHECK(ends.child.resend_age(now, now - 3 * kMillisecond) == 3 * kMillisecond + 1);
 }
 
 TEST_CASE("holes are closed where there is room, once, and where something has arrived behind them") {
@@ -220,6 +220,7 @@ TEST_CASE("heartbeats that do not arrive tell of a queue on the way there") {
         Ends pair;
         for (Time beat = 0; beat < 200; ++beat) {
             const Time ours = began + beat * kMillisecond;
+            pair.child.changed();  // packets flow
             const auto sent = pair.send(pair.child, ours);
             if (they_hear || beat < 20) REQUIRE(pair.take(pair.parent, sent, far + beat * kMillisecond));
             const auto answer = pair.send(pair.parent, far + beat * kMillisecond);
@@ -230,6 +231,20 @@ TEST_CASE("heartbeats that do not arrive tell of a queue on the way there") {
     };
     CHECK(window_after(true) == 1000);
     CHECK(window_after(false) < 200);
+}
+
+TEST_CASE("one lost heartbeat of a link that does nothing tells of no queue") {
+    Ends ends;
+    Time now = 1'000 * kMillisecond;
+    for (int beat = 0; beat < 100; ++beat) {
+        const auto sent = ends.send(ends.child, now);
+        if (beat != 60) REQUIRE(ends.take(ends.parent, sent, now));
+        REQUIRE(ends.take(ends.child, ends.send(ends.parent, now + 30 * kMillisecond), now + 30 * kMillisecond));
+        ends.child.observe(now + 30 * kMillisecond, 0, 0, 0);
+        CHECK(ends.child.wait() == 0);
+        now = std::max(now + 31 * kMillisecond, ends.child.heartbeat_at());
+    }
+    CHECK(ends.child.window() == 4 * (22'500 / 256));  // as at the beginning
 }
 
 TEST_CASE("heartbeats come at a steady rate while anything changes, then less and less often") {

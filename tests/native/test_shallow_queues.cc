@@ -55,7 +55,7 @@ TEST_CASE("queues of 256 frames: hardly anything is sent again, and the rate is 
         const Sent deep = last_steps({rate}, {});
         const Sent shallow = last_steps({rate, kFrames}, {});
         CHECK(deep.again < 0.001);
-        CHECK(shallow.again < 0.02);
+        CHECK(shallow.again < 0.03);
         CHECK(shallow.seconds < 1.3 * deep.seconds);
     }
 }

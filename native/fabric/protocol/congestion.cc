@@ -11,10 +11,10 @@ namespace luwu::fabric {
 namespace {
 constexpr Time kLeastLasts = 10'000 * kMillisecond;  // then the empty link is measured anew
 constexpr std::int64_t kNear = kMillisecond / 2;     // as good as empty
-constexpr double kHeavyLoss = 0.2;     // share of a period's packets: more than the damage that this is built to bear
-constexpr double kBelow = 0.9;         // of what a queue had no room for: near it
-constexpr double kAbove = 1.1;         // of the same: it has room now
-constexpr double kCareful = 16;        // times slower growth near it
+constexpr double kLeastLeft = 0.5;  // of the window, after one suspicion: what an outage loses says nothing of a queue
+constexpr double kHeavyLoss = 0.2;  // share of a period's packets: more than the damage that this is built to bear
+constexpr double kBelow = 0.9;      // of what a queue had no room for: near it
+constexpr double kCareful = 16;     // times slower growth near it
 constexpr double kLessCareful = 0.95;  // after each period without a sign of it
 constexpr double kUnitBytes = 22'500;  // the least window; twice that is its growth, four times that its beginning
 constexpr double kFewestPackets = 4;
@@ -45,9 +45,7 @@ void Congestion::observe(Time now, const TripTime& trip, std::uint64_t under_way
 void Congestion::measure(Time now, const TripTime& trip) {
     auto above = static_cast<std::int64_t>(trip.there - least_);
     if (trip.at_least) {
-        if (!measured_ || after_drain_ != 0 || above <= 0 || above > kOtherClock) return;
-        shortest_ = seen_ ? std::min(shortest_, above) : above;
-        seen_ = true;
+        if (measured_ && after_drain_ == 0 && above > 0 && above <= kOtherClock) longest_ = std::max(longest_, above);
         return;
     }
     if (!measured_ || above <= 0 || above > kOtherClock) {
@@ -73,41 +71,59 @@ void Congestion::begin_draining(Time now) {
 }
 
 void Congestion::end_period(Time now) {
+    if (!seen_ && used_ && longest_ > 0) {  // nothing but heartbeats that had not arrived
+        shortest_ = longest_;
+        seen_ = true;
+    }
     if (after_drain_ != 0) {
         if (now < drained_at_ || !seen_) return;
         least_ += static_cast<Time>(shortest_);
         least_at_ = now;
         window_ = std::exchange(after_drain_, 0);
-    } else if (const auto verdict = losses_.judge(now); verdict == Losses::Verdict::suspicion) {
-        before_trial_ = window_;
-        searched_before_trial_ = std::exchange(searching_, false);
-        window_ *= kBelow * (1 - losses_.share());
-    } else if (lost_ > 8 && lost_ > kHeavyLoss * (arrived_ + lost_)) {
-        window_ *= 0.7;
-        searching_ = false;
-    } else if (verdict == Losses::Verdict::damage) {
-        window_ = before_trial_;
-        searching_ = searched_before_trial_;
-    } else if (verdict == Losses::Verdict::overflow) {
-        ceiling_ = before_trial_ * (1 - losses_.share());
-        care_ = kCareful;
-    } else if (seen_ && shortest_ > queueing_) {
-        const double excess = static_cast<double>(shortest_ - queueing_) / static_cast<double>(shortest_ + queueing_);
-        window_ *= 1.0 - 0.5 * excess;
-        before_trial_ = std::min(before_trial_, window_);
-        searching_ = false;
-    } else if (used_ && arrived_ > 0 && !losses_.trying()) {
-        grow();
+    } else {
+        const auto verdict = losses_.judge(now);
+        conclude(verdict);
+        if (verdict == Losses::Verdict::suspicion) {
+            before_trial_ = window_;
+            searched_before_trial_ = std::exchange(searching_, false);
+            window_ *= std::max(kLeastLeft, kBelow * (1 - losses_.share()));
+        } else if (lost_ > 8 && lost_ > kHeavyLoss * (arrived_ + lost_)) {
+            shrink(0.7);
+        } else if (seen_ && shortest_ > queueing_) {
+            shrink(1 - 0.5 * static_cast<double>(shortest_ - queueing_) / static_cast<double>(shortest_ + queueing_));
+        } else if (verdict == Losses::Verdict::none && used_ && arrived_ > 0 && !losses_.trying()) {
+            grow();
+        }
     }
     window_ = std::clamp(window_, least_window_, std::max(least_window_, most_));
     began_ = now;
     seen_ = used_ = false;
     arrived_ = lost_ = 0;
+    longest_ = 0;
+}
+
+void Congestion::conclude(Losses::Verdict verdict) {
+    if (verdict == Losses::Verdict::damage || verdict == Losses::Verdict::unknown) {
+        window_ = before_trial_;
+        searching_ = searched_before_trial_;
+    }
+    if (verdict == Losses::Verdict::overflow) {
+        ceiling_ = before_trial_ * (1 - losses_.share());
+        care_ = kCareful;
+    } else if (verdict == Losses::Verdict::damage && !searching_) {  // or others fill the same queue
+        ceiling_ = before_trial_;
+        care_ = kCareful;
+    }
+}
+
+void Congestion::shrink(double factor) {
+    window_ *= factor;
+    before_trial_ = std::min(before_trial_, window_);
+    searching_ = searched_before_trial_ = false;
 }
 
 void Congestion::grow() {
     const double step = std::max(growth_, window_ / 16);
-    if (window_ > kAbove * ceiling_) ceiling_ = 0;
     const bool near = ceiling_ != 0 && window_ + step > kBelow * ceiling_;
     window_ += near ? std::max(step / care_, kBelow * ceiling_ - window_) : step;
     if (near) care_ = std::max(1.0, kLessCareful * care_);

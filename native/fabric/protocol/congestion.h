@@ -40,6 +40,8 @@ class Congestion {
     void measure(Time now, const TripTime& trip);
     void begin_draining(Time now);
     void end_period(Time now);
+    void conclude(Losses::Verdict verdict);
+    void shrink(double factor);
     void grow();
 
     double most_;
@@ -58,6 +60,7 @@ class Congestion {
     Time began_ = 0;
     bool seen_ = false;
     std::int64_t shortest_ = 0;  // above the least
+    std::int64_t longest_ = 0;   // the same of a heartbeat that had not arrived; 0: none
     double arrived_ = 0;
     bool used_ = false;  // half of the window at least: else it shows nothing that more would do no harm
     double lost_ = 0;

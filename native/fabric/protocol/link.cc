@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t kFixedBytes = offsetof(Heartbeat, holes);
 constexpr std::uint32_t kSteady = 8;
 constexpr Time kMicrosecond = 1'000;
-constexpr std::size_t kUnanswered = 64;  // heartbeats whose times are kept
+constexpr std::size_t kUnanswered = 64;     // heartbeats whose times are kept
+constexpr std::size_t kManyUnanswered = 3;  // more than damage loses in a row
 
 bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
     heartbeat = {};
@@ -62,7 +63,7 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
         trip_.round = std::max<Time>(1, now - echo - heartbeat.held);
         trip_.there = heartbeat.time - heartbeat.held - echo + Time{heartbeat.below} * kMicrosecond;
         meter_.observe(now, trip_.there);
-    } else if (echo != 0 && !unanswered_.empty()) {
+    } else if (echo != 0 && unanswered_.size() >= kManyUnanswered && pause_ == timing_.heartbeat) {
         trip_ = {.there = heartbeat.time - unanswered_.front(), .at_least = true};
         meter_.observe(now, trip_.there, trip_.at_least);
     }
@@ -75,7 +76,7 @@ void Link::look_behind_holes() {
     farthest_ = {};
     std::array<std::uint64_t, LUWU_STREAMS> ends{};
     for (const Hole& hole : std::span(theirs_.holes, theirs_.holes_used)) {
-        if (hole.stream >= LUWU_STREAMS) continue;
+        if (hole.stream >= LUWU_STREAMS || hole.first + hole.length < hole.first) continue;
         std::uint64_t& end = ends[hole.stream];
         if (end != 0 && hole.first > end) {
             behind_holes_[hole.stream] += hole.first - end;
@@ -119,7 +120,8 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
 
 Time Link::resend_age(Time now, Time arrived) const {
     const Time round_trip = congestion_.round_trip();
-    return std::max({timing_.heartbeat, round_trip + round_trip / 2, now - std::min(now, std::max(echo_, arrived))});
+    const Time before = arrived > 0 ? arrived - 1 : 0;  // packets of one turn have one time
+    return std::max({timing_.heartbeat, round_trip + round_trip / 2, now - std::min(now, std::max(echo_, before))});
 }
 
 void Link::reset() {

@@ -51,8 +51,8 @@ class Link {
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
     // The least age of a missing packet before it is sent again: a younger one, or its acknowledgement, may be under
-    // way. So may any that was sent after the last heartbeat that has arrived, and after `arrived`, when a packet that
-    // has arrived was sent.
+    // way. So may any that was sent after the last heartbeat that has arrived, and not before `arrived`, when a packet
+    // that has arrived was sent.
     [[nodiscard]] Time resend_age(Time now, Time arrived = 0) const;
 
     void reset();  // of a new epoch: what the other end said is of the past

@@ -41,10 +41,8 @@ Losses::Verdict Losses::judge(Time now) {
     }
     const bool stale = damage_ > kLittle && now > tried_at_ + kDamageLasts && total() >= kEnough;
     if (suspicious() || stale) return suspect(now);
-    if (total() >= kEnough) {
-        damage_ += (lost_ / total() - damage_) / 8;
-        forget();
-    }
+    if (total() >= kEnough) damage_ += (lost_ / total() - damage_) / 8;
+    if (total() >= kEnough || !used_) forget();
     return Verdict::none;
 }
 
@@ -57,10 +55,12 @@ Losses::Verdict Losses::suspect(Time now) {
 }
 
 Losses::Verdict Losses::end_trial() {
-    const double share = total() > 0 ? lost_ / total() : 0;
+    const bool enough = total() >= kEnough;
+    const double share = enough ? lost_ / total() : damage_;
     damage_ = share;
     trial_ = Trial::none;
     forget();
+    if (!enough) return Verdict::unknown;
     return share >= kAsMany * surely_ ? Verdict::damage : Verdict::overflow;
 }
 

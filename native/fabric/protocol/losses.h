@@ -16,6 +16,7 @@ class Losses {
     enum class Verdict : std::uint8_t {
         none,
         suspicion,  // make the window smaller; `share` of the packets was lost
+        unknown,    // the trial's end, in which too little was sent: go back to the window before
         damage,     // the trial's end: go back to the window before
         overflow,   // the trial's end: the window before was too large
     };

@@ -1,0 +1,119 @@
+"""Runs of `luwu train` on this machine, planned by `luwu plan --measured` and then trained."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import luwu.data.source
+from luwu.core.units import parse_bytes
+from luwu.launch.settings import Settings, build_settings
+from luwu.launch.trial import WATCHED_STEPS, Trial, TrialSettings, run_trial
+from luwu.models.shapes import ModelShape, gpt_shape
+from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
+from luwu.probe.training import measure_machine
+
+NOTHING_BYTES = 1 << 20
+"""Less than this a step is nothing, whatever the share: the record of a commit."""
+
+
+class Case(NamedTuple):
+    """A run of `luwu train`; ``memory``: the server's budget, None: as the least that it takes.
+
+    A processor that has no products in bfloat16, where a step would take minutes, trains in float32 instead.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    seq: int
+    batch: int
+    workers: int
+    dtype: str
+    memory: str | None = "8GiB"
+    micro_batch: int | None = None
+    optimizer: str = "adamw"
+    checkpoint: bool = True
+
+
+def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, Any]:
+    """Return a run's predictions and measurements. It is measured last, so that nothing of it can be known before."""
+    model, settings = shape_of(case), settings_of(case, folder, steps)
+    machine = measure_machine(settings, model, forecast_here(settings, model), folder, seconds)
+    plan = plan_here(settings, model, machine, float("inf"))
+    trial = run_trial(TrialSettings(settings=settings, folder=str(folder / "run")))
+    predicted, measured = predicted_of(plan), measured_of(trial)
+    return {
+        "name": f"{case.name}, {case.dtype}",
+        "case": case._asdict() | {"memory": settings.run.memory},
+        "predicted": predicted,
+        "measured": measured,
+        "errors": {name: error(predicted[name], measured[name]) for name in predicted},
+        "phases": {phase.name: {"seconds": phase.seconds, **phase.parts} for phase in plan.step.phases},
+        "memory": dict(plan.memory),
+        "step_seconds": trial.step_seconds,
+    }
+
+
+def shape_of(case: Case) -> ModelShape:
+    """The GPT of a run over bytes."""
+    return gpt_shape(
+        case.layers, case.hidden, case.hidden // 64, sequence=case.seq, vocabulary=256, biases=False, name=case.name
+    )
+
+
+def settings_of(case: Case, folder: Path, steps: int) -> Settings:
+    """The settings of a run that learns from some text of this package."""
+    text = folder / "text.txt"
+    text.write_text("".join(path.read_text() for path in sorted(Path(luwu.data.source.__file__).parent.glob("*.py"))))
+
+    def settings(memory: int) -> Settings:
+        return build_settings(
+            {
+                "model": {
+                    "layers": case.layers, "hidden": case.hidden, "heads": case.hidden // 64, "seq": case.seq,
+                },
+                "data": {"path": str(text), "validation_windows": 1},
+                "optimizer": {"name": case.optimizer},
+                "run": {
+                    "steps": TrialSettings.model_fields["warm_steps"].default + steps + WATCHED_STEPS,
+                    "batch": case.batch, "micro_batch": case.micro_batch, "workers": case.workers,
+                    "dtype": case.dtype, "memory": memory, "checkpoint": case.checkpoint,
+                },
+                "sample": {"length": 1},
+            }
+        )  # fmt: skip
+
+    if case.memory is not None:
+        return settings(parse_bytes(case.memory))
+    return settings(forecast_here(settings(1), shape_of(case)).minimum_bytes)
+
+
+def predicted_of(plan: LocalPlan) -> dict[str, float]:
+    """Return the figures of a plan."""
+    return {
+        "seconds": plan.step.seconds,
+        "memory": plan.memory_bytes,
+        "store": float(plan.disk_bytes),
+        "read": float(plan.bytes_read),
+        "written": float(plan.server.written_bytes),
+    }
+
+
+def measured_of(trial: Trial) -> dict[str, float]:
+    """Return the figures of a run."""
+    return {
+        "seconds": statistics.median(trial.step_seconds),
+        "memory": float(trial.memory_bytes),
+        "store": float(trial.store_bytes),
+        "read": trial.bytes_read,
+        "written": trial.bytes_written,
+    }
+
+
+def error(predicted: float, measured: float) -> float:
+    """Return the error of a prediction, as a share of the measurement."""
+    if max(predicted, measured) < NOTHING_BYTES and predicted == int(predicted):
+        return 0.0
+    return predicted / measured - 1
