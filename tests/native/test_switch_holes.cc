@@ -1,0 +1,112 @@
+// What a switch tells its parent of its children's holes.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "fabric/protocol/link.h"
+#include "fabric/protocol/windows.h"
+#include "simulated_job.h"
+
+namespace luwu::test {
+
+namespace {
+
+using fabric::Head;
+using fabric::Heartbeat;
+using fabric::Hole;
+using fabric::Link;
+using fabric::Seal;
+using simulated::small_wiring;
+
+constexpr std::uint16_t kParent = 1;
+constexpr std::uint16_t kSwitch = 2;
+constexpr std::uint16_t kFirstChild = 10;
+
+class Mail final : public fabric::Outbox {
+  public:
+    void send(const Address& address, std::span<const std::byte> head, std::span<const std::byte> body) override {
+        to = address;
+        datagram.assign(head.begin(), head.end());
+        datagram.insert(datagram.end(), body.begin(), body.end());
+        if (address == address_of(kParent)) up = datagram;
+    }
+    std::byte* room(std::size_t bytes) override {
+        room_.resize(bytes);
+        return room_.data();
+    }
+    Address to;
+    std::vector<std::byte> datagram;
+    std::vector<std::byte> up;  // the last to the parent
+
+  private:
+    std::vector<std::byte> room_;
+};
+
+// A switch with two children, each of which tells of packets that it misses.
+struct Told {
+    Told() : node(wiring, address_of(kParent), 0, {address_of(kFirstChild), address_of(kFirstChild + 1)}) {}
+
+    void tell(Link& from, std::uint16_t number, const Heartbeat& state) {
+        Heartbeat copy = state;
+        from.send_heartbeat(copy, wiring.epoch, now, mail);
+        const std::vector<std::byte> datagram = mail.datagram;
+        node.receive(address_of(number), datagram, now, mail);
+    }
+    // The holes of the parameters that the switch tells of, when its children tell of these.
+    std::vector<Hole> merged(const std::vector<Heartbeat>& states) {
+        tell(parent, kParent, {});
+        for (std::uint16_t child = 0; child < states.size(); ++child) {
+            tell(children[child], static_cast<std::uint16_t>(kFirstChild + child), states[child]);
+        }
+        now += 10 * fabric::kMillisecond;
+        node.advance(now, mail);
+        REQUIRE_FALSE(mail.up.empty());
+        Heartbeat up{};
+        std::memcpy(&up, mail.up.data() + sizeof(Head), mail.up.size() - sizeof(Head));
+        return {up.holes, up.holes + up.holes_used};
+    }
+
+    fabric::Wiring wiring = small_wiring(2);
+    Seal seal{wiring.job, wiring.key, wiring.payload_bytes};
+    Time now = 1'000 * fabric::kMillisecond;
+    Mail mail;
+    Link parent{seal, wiring.timing, address_of(kSwitch), LUWU_FROM_PARENT, 0, 1000, 256};
+    std::array<Link, 2> children{Link{seal, wiring.timing, address_of(kSwitch), 0, 0, 1000, 256},
+                                 Link{seal, wiring.timing, address_of(kSwitch), 1, 0, 1000, 256}};
+    switching::SwitchNode node;
+};
+
+Heartbeat missing(std::uint64_t ack, const std::vector<Hole>& holes, std::uint64_t arrived) {
+    Heartbeat state{};
+    state.ack[LUWU_STREAM_PARAMETERS] = state.heard[LUWU_STREAM_PARAMETERS] = ack;
+    for (const Hole& hole : holes) state.holes[state.holes_used++] = hole;
+    fabric::close_holes(LUWU_STREAM_PARAMETERS, arrived, state);
+    return state;
+}
+
+Hole hole(std::uint64_t first, std::uint32_t length) { return {first, length, LUWU_STREAM_PARAMETERS}; }
+
+bool same(const std::vector<Hole>& left, const std::vector<Hole>& right) {
+    return left.size() == right.size() && std::equal(left.begin(), left.end(), right.begin(), [](auto& a, auto& b) {
+               return a.first == b.first && a.length == b.length && a.stream == b.stream;
+           });
+}
+
+}  // namespace
+
+TEST_CASE("a switch tells what any child misses, and how far packets have arrived at all of them") {
+    const auto found = Told().merged({missing(10, {hole(10, 2), hole(20, 1)}, 50), missing(11, {hole(11, 3)}, 40)});
+    CHECK(same(found, {hole(10, 4), hole(20, 1), hole(40, 0)}));
+}
+
+TEST_CASE("a child that misses nothing has all that it acknowledges, and no more") {
+    const auto found = Told().merged({missing(10, {hole(10, 2)}, 50), missing(30, {}, 0)});
+    CHECK(same(found, {hole(10, 2), hole(30, 0)}));
+}
+
+TEST_CASE("holes behind what a child has told of wait, because that child may miss what is before them") {
+    const auto found = Told().merged({missing(10, {hole(10, 2)}, 0), missing(500, {hole(500, 1), hole(600, 1)}, 700)});
+    CHECK(same(found, {hole(10, 2)}));
+}
+
+}  // namespace luwu::test
