@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from tests.integration.fabric_worker import NumpyWorker
 from tests.integration.udp import remote, train, udp_server, udp_switch
 from tests.unit.test_exposition import asked
+from tests.unit.test_loggers import events as scalars
 
 import luwu
 from harness.network.namespaces import wait_until
@@ -40,6 +42,36 @@ def test_luwu_train_tells_the_run_and_its_server(tmp_path: Path) -> None:
     assert found["luwu_worker_behind_seconds", "0"] == 0
     code, _, error = finish(process, 300)
     assert code == 0, error
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_luwu_train_sends_each_step_to_tensorboard_and_goes_on(tmp_path: Path) -> None:
+    prepare_small_run(tmp_path, workers=1)
+    for steps in (6, 10):
+        process = start_small_run(
+            tmp_path, "logged", "--log", "tensorboard", "--steps", str(steps), "--eval-every", "5"
+        )
+        code, _, error = finish(process, 300)
+        assert code == 0, error
+    rows = [json.loads(line) for line in (tmp_path / "logged" / "metrics.jsonl").read_text().splitlines()]
+    found = scalars(tmp_path / "logged" / "tensorboard")
+    losses = {step: value for step, name, value in found if name == "train/loss"}
+    assert losses == {row["step"]: pytest.approx(row["loss"], rel=1e-6) for row in rows} and len(losses) == 10
+    validations = {step: value for step, name, value in found if name == "validation/loss"}
+    assert validations == {
+        row["step"]: pytest.approx(row["validation_loss"], rel=1e-6) for row in rows if "validation_loss" in row
+    }
+    assert (7, "restart", 0.0) in found
+
+
+@pytest.mark.timeout(60)
+def test_a_logger_without_its_package_is_refused_before_the_run(tmp_path: Path) -> None:
+    prepare_small_run(tmp_path, workers=1)
+    code, _, error = finish(start_small_run(tmp_path, "none", "--log", "tensorbord"))
+    assert code == 2
+    assert "run.log" in error and "tensorboard, trackio, wandb" in error and "'tensorbord'" in error
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_session_and_the_server_that_it_embeds(tmp_path: Path) -> None:

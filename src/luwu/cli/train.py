@@ -111,6 +111,7 @@ def run_training(
     from luwu.launch.returning import run_job
     from luwu.launch.settings import build_settings, check_resume
     from luwu.observe.display import choose_display
+    from luwu.observe.loggers import check_packages
     from luwu.train.devices import check_device
 
     chosen = (read_toml(config) if config else {}, flags)
@@ -119,6 +120,7 @@ def run_training(
     folder.require_files()
     saved = folder.saved_settings()
     settings = build_settings(saved or {}, *chosen)
+    check_packages(settings.run.log)
     if settings.model.path is not None:
         check_model(Path(settings.model.path))
     check_device(settings)

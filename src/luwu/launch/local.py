@@ -28,6 +28,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.last_attempts import make_room, read_attempts, read_last_attempts
+from luwu.launch.logged_metrics import LoggedMetrics
 from luwu.launch.outcome import Outcome
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import Ended, WorkerProcesses, ended_from_outside
@@ -41,7 +42,6 @@ from luwu.launch.words import checked_report
 from luwu.launch.written import WrittenBytes
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepRecord, StepReport
-from luwu.observe.metrics import MetricsLog
 from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
 from luwu.store.run_record import Claim, Counts
@@ -181,7 +181,7 @@ class LocalRun:
         if self._remote is None:
             check_memory(self._settings, self.outcome.corpus.vocabulary, self._folder)
         self._make_claim(self.outcome.corpus)
-        self._metrics = MetricsLog(self._folder.metrics_path, self._room)
+        self._metrics = LoggedMetrics(self._settings, self._folder, self._room, self._display.say)
         try:
             self._supervise(interrupts)
         finally:

@@ -30,6 +30,7 @@ from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of, 
 from luwu.core.units import parse_endurance
 from luwu.data.settings import DataSettings
 from luwu.models.settings import GPT_LAYER_PARTS, GPT_PARTS, ModelSettings
+from luwu.observe.loggers import LogTarget
 from luwu.optim.settings import OptimizerSettings
 from luwu.store.settings import DiskSettings
 
@@ -117,6 +118,8 @@ class RunSettings(DiskSettings, ComputeSettings):
     """bytes that each disk of the store may take in its life, such as 600TBW; the run's end says what it has taken"""
     metrics: MetricsPlace = ""
     """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
+    log: tuple[LogTarget, ...] = ()
+    """other places for each step's figures: tensorboard, trackio or wandb; tensorboard:FOLDER, trackio:PROJECT"""
 
 
 class SampleSettings(Group):

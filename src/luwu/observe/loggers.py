@@ -1,0 +1,222 @@
+"""Loggers: where a run's figures go beside metrics.jsonl, for TensorBoard, trackio, or Weights & Biases.
+
+A logger's package is imported when a run begins, and only if the run has that logger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from pydantic import AfterValidator
+
+from luwu.core.errors import ConfigError
+from luwu.observe.meter import StepRecord
+
+log = logging.getLogger(__name__)
+
+PROJECT = "luwu"
+"""Project of trackio and Weights & Biases, unless the setting names another."""
+
+
+class Run(NamedTuple):
+    """A run as loggers know it."""
+
+    id: str
+    name: str
+    folder: Path
+    settings: Mapping[str, Any]
+
+
+class Logger(Protocol):
+    """A place for figures."""
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Take the figures of a step by name."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def _quiet() -> AbstractContextManager[object]:
+    """Return a context in which a package's own words go nowhere."""
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+class TensorBoard:
+    """Event files for TensorBoard. Those of steps that the run makes again are marked, and TensorBoard leaves them out.
+
+    Args:
+        run: the run.
+        place: the folder; empty: ``tensorboard`` in the run folder.
+        step: the last step that was made.
+    """
+
+    package = "tensorboardX"
+
+    def __init__(self, run: Run, place: str, step: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        folder = Path(place) if place else run.folder / "tensorboard"
+        self._writer = SummaryWriter(logdir=str(folder), purge_step=step + 1 if step else None)
+        if not step:
+            self._writer.add_text(
+                "settings", "\n".join(f"    {name} = {value}" for name, value in run.settings.items())
+            )
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write the figures of a step."""
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+class Trackio:
+    """A project of trackio on this machine (`trackio show`). A run that goes on stays the same run of the project."""
+
+    package = "trackio"
+
+    def __init__(self, run: Run, place: str, step: int) -> None:
+        import trackio
+
+        self._trackio = trackio
+        with _quiet():
+            trackio.init(
+                project=place or PROJECT, name=run.name, config=dict(run.settings), resume="allow", embed=False
+            )
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write the figures of a step."""
+        self._trackio.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        with _quiet():
+            self._trackio.finish()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases in the run folder; it uses no network unless WANDB_MODE is set (see `wandb sync`)."""
+
+    package = "wandb"
+
+    def __init__(self, run: Run, place: str, step: int) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=place or PROJECT, name=run.name, id=run.id, dir=str(run.folder), config=dict(run.settings),
+            resume="allow", mode=None if "WANDB_MODE" in os.environ else "offline",
+            settings=wandb.Settings(silent=True, console="off"),
+        )  # fmt: skip
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write the figures of a step."""
+        self._run.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._run.finish()
+
+
+KINDS: dict[str, type[TensorBoard] | type[Trackio] | type[WeightsAndBiases]] = {
+    "tensorboard": TensorBoard,
+    "trackio": Trackio,
+    "wandb": WeightsAndBiases,
+}
+
+
+def check_target(text: str) -> str:
+    """Return a target NAME or NAME:PLACE; raises ConfigError for a name that no logger has."""
+    name = text.partition(":")[0]
+    if name not in KINDS:
+        raise ConfigError(f"expected {', '.join(KINDS)}, or one of them with :PLACE, found {text!r}")
+    return text
+
+
+LogTarget = Annotated[str, AfterValidator(check_target)]
+"""Text that `check_target` takes."""
+
+
+def check_packages(targets: Sequence[str]) -> None:
+    """Raise ConfigError for the first logger whose package is not installed."""
+    for target in targets:
+        name = target.partition(":")[0]
+        package = KINDS[name].package
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"log: {name} needs the package {package}, found none; pip install 'luwu[{name}]'")
+
+
+class Loggers:
+    """All loggers of a run. One that fails is left out from then on: its failure does not end a run.
+
+    Args:
+        targets: as `LogTarget`.
+        run: the run.
+        step: the last step that was made.
+        say: shows a sentence to the user.
+    """
+
+    def __init__(self, targets: Sequence[str], run: Run, step: int, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._open: dict[str, Logger] = {}
+        for target in targets:
+            name, _, place = target.partition(":")
+            try:
+                self._open[target] = KINDS[name](run, place, step)
+            except Exception as error:
+                self._leave_out(target, error)
+
+    def step(self, record: StepRecord) -> None:
+        """Tell the figures of an attempt; nothing of one that was rolled back."""
+        if record.committed:
+            self._log(record.step, figures_of(record))
+
+    def validated(self, step: int, loss: float) -> None:
+        """Tell a validation loss that was measured after its step's figures."""
+        self._log(step, {"validation/loss": loss})
+
+    def close(self) -> None:
+        """Close all of them."""
+        for target, logger in list(self._open.items()):
+            try:
+                logger.close()
+            except Exception as error:
+                self._leave_out(target, error)
+        self._open.clear()
+
+    def _log(self, step: int, figures: Mapping[str, float]) -> None:
+        for target, logger in list(self._open.items()):
+            try:
+                logger.log(step, figures)
+            except Exception as error:
+                self._leave_out(target, error)
+
+    def _leave_out(self, target: str, error: Exception) -> None:
+        self._open.pop(target, None)
+        log.warning("%s takes no more figures", target, exc_info=error)
+        self._say(f"{target} takes no more figures of this run, but metrics.jsonl does: {error}")
+
+
+def figures_of(record: StepRecord) -> dict[str, float]:
+    """Return the figures of an attempt by the names that loggers have for them; those that there are."""
+    figures = {
+        "train/loss": record.loss,
+        "train/lr": record.lr,
+        "train/grad_norm": record.grad_norm,
+        "train/loss_scale": record.loss_scale,
+        "validation/loss": record.validation_loss,
+        "speed/tokens_per_second": record.tokens_per_second,
+        "speed/step_seconds": record.seconds,
+        "speed/hidden": record.hidden,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
