@@ -49,10 +49,8 @@ def test_luwu_train_tells_the_run_and_its_server(tmp_path: Path) -> None:
 def test_luwu_train_sends_each_step_to_tensorboard_and_goes_on(tmp_path: Path) -> None:
     prepare_small_run(tmp_path, workers=1)
     for steps in (6, 10):
-        process = start_small_run(
-            tmp_path, "logged", "--log", "tensorboard", "--steps", str(steps), "--eval-every", "5"
-        )
-        code, _, error = finish(process, 300)
+        flags = ("--log", "tensorboard", "--steps", str(steps), "--eval-every", "5")
+        code, _, error = finish(start_small_run(tmp_path, "logged", *flags), 300)
         assert code == 0, error
     rows = [json.loads(line) for line in (tmp_path / "logged" / "metrics.jsonl").read_text().splitlines()]
     found = scalars(tmp_path / "logged" / "tensorboard")
