@@ -11,8 +11,15 @@ import typer
 def doctor(
     store: Annotated[Path, typer.Option(help="folder that the store would go to")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    report: Annotated[Path | None, typer.Option(help="write a new file for an issue instead; it has no keys")] = None,
+    run: Annotated[Path | None, typer.Option(help="with --report: run folder that the issue is about")] = None,
 ) -> None:
-    """Say what this machine can do, and what each missing thing costs."""
+    """Say what this machine can do, and what each missing thing costs.
+
+    `--report FILE` writes that into a file for an issue, with versions, environment variables of LuWu, torch and CUDA,
+    and, with `--run`, the settings, last figures and file sizes of a run. Keys and texts are left out. Read it before
+    you send it.
+    """
     import json
     from dataclasses import asdict
 
@@ -23,6 +30,16 @@ def doctor(
     from luwu.cli.terminal import add_rows
     from luwu.probe.machine import examine
 
+    if report is not None:
+        from luwu.probe.report import write_report
+
+        write_report(report, store, run)
+        typer.echo(f"written to {report}; read it before you send it: it names folders of this machine")
+        return
+    if run is not None:
+        from luwu.core.errors import ConfigError
+
+        raise ConfigError("--run: expected --report beside it")
     findings = examine(store)
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))

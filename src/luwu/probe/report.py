@@ -1,0 +1,111 @@
+"""A report about this machine and a run, for an issue: no keys, no text that a run learns from, no weights."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from luwu.core.errors import ConfigError
+from luwu.core.units import bytes_text
+from luwu.launch.folder import RunFolder
+from luwu.probe.machine import examine
+
+PACKAGES = (
+    "luwu", "torch", "numpy", "grpcio", "protobuf", "pydantic", "typer", "transformers", "tokenizers", "peft",
+    "pyarrow", "prometheus-client", "tensorboardX", "trackio", "wandb", "ray", "lightning", "accelerate",
+)  # fmt: skip
+VARIABLES = (
+    "LUWU_", "CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "LD_PRELOAD", "MALLOC_", "SLURM_JOB_ID",
+)  # fmt: skip
+"""Beginnings of the names of environment variables that change what a run does."""
+
+SECRETS = ("LUWU_JOB_KEY",)
+"""Variables whose value is nobody else's business."""
+
+LAST_ROWS = 20
+"""Rows of metrics.jsonl that a report has, the last ones."""
+
+LAST_BYTES = 64 * 1024
+"""Bytes at the end of metrics.jsonl in which they are looked for."""
+
+
+def write_report(path: Path, store: Path, run: Path | None) -> None:
+    """Write a report into a new file.
+
+    Args:
+        path: the file.
+        store: folder that a store would go to; the disk below it is examined.
+        run: a run folder; None: the report is of the machine alone.
+
+    Raises:
+        ConfigError: there is such a file, it cannot be written, or the run folder is none.
+    """
+    if run is not None and not RunFolder(run).config_path.is_file():
+        raise ConfigError(f"--run: expected a folder of luwu train, found {run} without config.toml")
+    text = without_home("\n".join(lines_of(store, run)) + "\n")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(
+            f"--report: expected a new file in a folder that may be written to, found {path}: {error.strerror}"
+        ) from error
+
+
+def without_home(text: str) -> str:
+    """Return a text in which this user's home folder is ``~``."""
+    home = str(Path.home())
+    return text if home == "/" else re.sub(rf"{re.escape(home)}(?![^/\s])", "~", text)
+
+
+def lines_of(store: Path, run: Path | None) -> Iterator[str]:
+    """Yield a report's lines."""
+    yield "# luwu doctor --report"
+    yield f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+    yield "\n## Versions\n"
+    yield f"Python {platform.python_version()}, {platform.platform()}"
+    yield from (f"{name} {version}" for name in PACKAGES if (version := version_of(name)))
+    yield "\n## Machine\n"
+    for finding in examine(store):
+        yield f"{'ok' if finding.good else '--'}  {finding.name}: {finding.found}"
+    yield "\n## Environment\n"
+    for name in sorted(os.environ):
+        if name.startswith(VARIABLES):
+            yield f"{name}={'(set)' if name in SECRETS else os.environ[name]}"
+    if run is not None:
+        yield from lines_of_run(RunFolder(run))
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package, None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def lines_of_run(folder: RunFolder) -> Iterator[str]:
+    """Yield the lines about a run: its settings, its last figures, and its files by size."""
+    yield "\n## Run\n"
+    yield str(folder.path)
+    yield f"\n{folder.config_path.name}:\n"
+    yield folder.config_path.read_text(encoding="utf-8", errors="replace").rstrip()
+    if folder.metrics_path.is_file():
+        yield f"\nThe end of {folder.metrics_path.name}:\n"
+        yield from last_rows(folder.metrics_path)
+    yield "\nFiles:\n"
+    for path in sorted(folder.path.rglob("*")):
+        if path.is_file():
+            yield f"{bytes_text(path.stat().st_size)}  {path.relative_to(folder.path)}"
+
+
+def last_rows(path: Path) -> list[str]:
+    """Return the last lines of a file, `LAST_ROWS` at most."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LAST_BYTES))
+        return file.read().decode("utf-8", errors="replace").splitlines()[-LAST_ROWS:]

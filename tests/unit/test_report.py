@@ -1,0 +1,69 @@
+"""The report of `luwu doctor --report` has what an issue needs, and no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
+from luwu.probe import report
+
+
+def asked(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+    return result.exit_code, result.output + str(result.exception or "")
+
+
+def a_run(folder: Path) -> Path:
+    run = folder / "run"
+    (run / "store").mkdir(parents=True)
+    (run / "config.toml").write_text("[model]\nlayers = 2\n")
+    (run / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(100)))
+    (run / "store" / "chunks").write_bytes(bytes(2_000_000))
+    return run
+
+
+def test_a_report_has_versions_machine_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LUWU_JOB_KEY", "very secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("A_TOKEN", "another secret")
+    code, output = asked("--store", tmp_path, "--report", tmp_path / "report.md", "--run", a_run(tmp_path))
+    assert code == 0, output
+    text = (tmp_path / "report.md").read_text()
+    assert "secret" not in text and str(tmp_path) not in text
+    for line in (
+        "LUWU_JOB_KEY=(set)", "OMP_NUM_THREADS=3", "layers = 2", '{"step": 80}', '{"step": 99}', "2 MB  store/chunks",
+        "~/run",
+    ):  # fmt: skip
+        assert line in text.splitlines(), line
+    assert '{"step": 79}' not in text
+    assert f"luwu {report.version_of('luwu')}" in text and "O_DIRECT: " in text
+
+
+def test_a_report_of_the_machine_alone(tmp_path: Path) -> None:
+    code, output = asked("--store", tmp_path, "--report", tmp_path / "report.md")
+    assert code == 0, output
+    assert "## Run" not in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--report", "there"), "--report: expected a new file"),
+        (("--report", "no/folder/report.md"), "--report: expected a new file"),
+        (("--report", "report.md", "--run", "."), "expected a folder of luwu train"),
+        (("--run", "."), "--run: expected --report beside it"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").write_text("mine")
+    code, output = asked("--store", tmp_path, *arguments)
+    assert code != 0 and word in output
+    assert (tmp_path / "there").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
