@@ -29,7 +29,7 @@ SELECTED = (
     ("worker_memory", "a worker's peak memory, 48 blocks"),
     ("train_vs_deepspeed", ""),
     ("train_vs_torch", "training, 1 worker, float32"),
-    ("train_vs_torch", "training, 4 workers, bfloat16"),
+    ("train_vs_torch", "training, 4 workers, float32"),
     ("optimizer_disk", ""),
 )
 """The README's rows: a benchmark, and the beginning of the question of one of its rows."""
