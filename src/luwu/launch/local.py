@@ -105,6 +105,7 @@ class LocalRun:
         self._paused: set[int] = set()
         self._stages = Stages(display)
         self._results: dict[int, Report] = {}
+        self._started: set[int] = set()  # ranks
         self.begun = False
         self._restarts = restarts or Restarts(settings.run.restarts)
         self._restarts.may_begin = False
@@ -319,7 +320,9 @@ class LocalRun:
 
     def _on_start(self, rank: int, report: Report) -> None:
         self._restarts.note_start(rank)
-        if self.begun:
+        replaces = rank in self._started  # what a rank's first worker has noted until now is its own
+        self._started.add(rank)
+        if replaces:
             noted = read_attempts(self._folder.attempts_path(rank))
             for record in self._meter.replace(rank, report["attempts"], noted):
                 self._take_record(record)
@@ -347,8 +350,7 @@ class LocalRun:
     def _resume_metrics(self, start: Report) -> None:
         """Make the rows agree with a worker's counts when it started."""
         noted = read_last_attempts(self._folder.attempts_paths())
-        word = self._metrics.resume(start["attempts"], start["step"], noted)
-        if word:
+        if word := self._metrics.resume(start["attempts"], start["step"], noted):
             self._display.say(word)
 
     def _on_step(self, rank: int, report: Report) -> None:
