@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.common import Options, Row, all_of, arguments, result, run, table
-from kit.network_side import Hosts, NetworkSide
+from kit.network_side import Hosts, NetworkSide, difference
 from kit.sampling import Bar, Comparison, compare
 
 NAME = "network_queues"
@@ -36,9 +36,8 @@ def sent_again(side: NetworkSide, kind: str) -> dict[str, int]:
 
 
 def measure_rate(options: Options, rate: float, share: float) -> tuple[Comparison, dict[str, float]]:
-    """Bytes a second on the wire of pushes, of pulls and of TCP; the share of packets sent again by kind."""
+    """Bytes of values a second of pushes and pulls, and bytes of TCP; the share of packets sent again by kind."""
     rounds = options.effort(max(1, round(rate / 200e6)), check=1)
-    again: dict[str, float] = dict.fromkeys(KINDS, 0.0)
     with Hosts(WORKERS) as hosts, NetworkSide(hosts, [ELEMENTS] * BLOCKS, echo=False) as side:
         hosts.limit(rate, frames=FRAMES)
         for push, pull in KINDS.values():
@@ -50,18 +49,15 @@ def measure_rate(options: Options, rate: float, share: float) -> tuple[Compariso
             for kind, (push, pull) in KINDS.items():
                 before = sent_again(side, kind)
                 values[kind] = side.goodput(push=push, pull=pull, rounds=rounds)
-                after = sent_again(side, kind)
-                for name in before:
-                    counted[kind][name] += after[name] - before[name]
+                for name, count in difference(sent_again(side, kind), before).items():
+                    counted[kind][name] += count
             return values
 
         bars = [Bar(kind, "tcp", LEAST) for kind in KINDS]
         compared = compare(
             options, take_round, bars, rounds=max(5, options.repeats), family=len(bars) * len(RATES), share=share
         )
-        for kind, count in counted.items():
-            again[kind] = count["again"] / count["sent"]
-    return compared, again
+    return compared, {kind: count["again"] / count["sent"] for kind, count in counted.items()}
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:

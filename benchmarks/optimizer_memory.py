@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -27,14 +26,14 @@ from kit.update_sides import (
     OURS_SUMMING,
     WORKERS,
     Sides,
-    Update,
+    take_each,
+    timed,
 )
 
 NAME = "optimizer_memory"
 DEEPSPEED = "DeepSpeedCPUAdam"
 THREADS = (1, 2)
 UPDATE_BYTES = 28
-PAUSE_SECONDS = 0.03  # OpenMP threads spin for some milliseconds after their work: not in the next side's time
 
 
 class Rival(NamedTuple):
@@ -57,17 +56,6 @@ BARS = [Bar(name, rival.ours, rival.least) for name, rival in RIVALS.items() if 
 BAR = "at least " + ", ".join(f"{rival.least} x {name}" for name, rival in RIVALS.items() if rival.least)
 
 
-def timed(update: Update) -> Callable[[], float]:
-    """The update as a function that returns the seconds it took."""
-
-    def measure() -> float:
-        started = time.perf_counter()
-        update()
-        return time.perf_counter() - started
-
-    return measure
-
-
 def take_rounds(options: Options, measures: dict[str, Callable[[], float]], share: float) -> Comparison:
     """Seconds of every side in every round, after two rounds that do not count (they compile and touch memory).
 
@@ -76,11 +64,7 @@ def take_rounds(options: Options, measures: dict[str, Callable[[], float]], shar
     order = random.Random(1)
 
     def take_round() -> dict[str, float]:
-        values = {}
-        for name in order.sample(list(measures), len(measures)):
-            time.sleep(PAUSE_SECONDS)
-            values[name] = measures[name]()
-        return {name: values[name] for name in measures}
+        return take_each(measures, order.sample(list(measures), len(measures)))
 
     for _ in range(options.effort(2, check=1)):
         take_round()

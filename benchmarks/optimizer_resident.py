@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from kit.luwu_side import LuwuSide
 from kit.model import ADAMW, batches, build, gpt
 from kit.processes import Side
 from kit.sampling import Bar, Comparison, compare, in_turn
-from kit.update_sides import COMPILED, OURS, Sides, Update
+from kit.update_sides import COMPILED, OURS, PAUSE_SECONDS, Sides, take_each, timed
 
 import luwu
 
@@ -38,7 +38,6 @@ SMALL, LARGE = 32, 512
 RESIDENT, KERNEL, DEEPSPEED = "luwu's server", "kernel alone", "DeepSpeed"
 UPDATE = Bar(KERNEL, RESIDENT, 0.95)
 STEP = Bar("luwu", DEEPSPEED, 1.5)
-PAUSE_SECONDS = 0.03  # OpenMP threads spin for some milliseconds after their work: not in the next side's time
 POLL_SECONDS = 0.0005
 
 
@@ -70,18 +69,6 @@ class Resident:
         return int(self.session.server.stats()["elements_updated"])
 
 
-def timed(update: Update) -> Callable[[], float]:
-    """Return a function that does the update and returns the seconds it took."""
-
-    def measure() -> float:
-        time.sleep(PAUSE_SECONDS)
-        started = time.perf_counter()
-        update()
-        return time.perf_counter() - started
-
-    return measure
-
-
 def measure_updates(options: Options, shape: dict[str, int], memory: int) -> tuple[Comparison, int]:
     """Seconds of an update of all parameters by each side, and the number of parameters."""
     with ExitStack() as stack:
@@ -104,7 +91,10 @@ def measure_updates(options: Options, shape: dict[str, int], memory: int) -> tup
             measures["DeepSpeedCPUAdam"] = lambda: float(adam.sample()[0]["seconds"])
         except NotInstalledError as error:
             options.leave_out("DeepSpeed", error)
-        take_round = in_turn(measures)
+
+        def take_round() -> dict[str, float]:
+            return take_each(measures, measures)
+
         for _ in range(options.effort(2, check=1)):  # they compile and touch memory
             take_round()
         compared = compare(options, take_round, [UPDATE], rounds=max(21, options.repeats), family=2, share=0.4)

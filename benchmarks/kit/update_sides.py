@@ -7,7 +7,8 @@ does one whole update. All sides work on the same buffers, because where in memo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -16,6 +17,7 @@ from kit.model import ADAMW
 
 Update = Callable[[], object]
 WORKERS = 4
+PAUSE_SECONDS = 0.03  # OpenMP threads spin for some milliseconds after their work: not in the next side's time
 
 OURS = "luwu"
 OURS_SUMMING = f"luwu, {WORKERS} gradients"
@@ -111,6 +113,26 @@ class Sides:
             compiled(self._master, self._m, self._v, self._low, self._gradients[0], step_size, root)
 
         return {COMPILED: _with_threads(threads, update)}
+
+
+def timed(update: Update) -> Callable[[], float]:
+    """Return a function that does the update and returns the seconds it took."""
+
+    def measure() -> float:
+        started = time.perf_counter()
+        update()
+        return time.perf_counter() - started
+
+    return measure
+
+
+def take_each(measures: Mapping[str, Callable[[], float]], order: Iterable[str]) -> dict[str, float]:
+    """Return the seconds of every side, measured in this order, each after a pause for the one before."""
+    values = {}
+    for name in order:
+        time.sleep(PAUSE_SECONDS)
+        values[name] = measures[name]()
+    return {name: values[name] for name in measures}
 
 
 def _with_threads(threads: int, update: Update) -> Update:

@@ -253,7 +253,7 @@ void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
 void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
     std::vector<fabric::Hole> all;
     constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
-    std::array<std::uint64_t, LUWU_STREAMS> told;      // what all children tell of ends here
+    std::array<std::uint64_t, LUWU_STREAMS> told;      // the children tell of packets up to here, all of them
     std::array<std::uint64_t, LUWU_STREAMS> farthest;  // that has arrived at all children
     told.fill(kAll);
     farthest.fill(kAll);
@@ -274,6 +274,7 @@ void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
     std::sort(all.begin(), all.end(), [](const fabric::Hole& left, const fabric::Hole& right) {
         return std::tie(left.stream, left.first) < std::tie(right.stream, right.first);
     });
+    const auto close = [&](std::uint32_t stream) { fabric::close_holes(stream, farthest[stream], ours); };
     for (const fabric::Hole& hole : all) {
         if (hole.first > told[hole.stream]) continue;  // what is before it may be missing, too
         fabric::Hole* last = ours.holes_used > 0 ? &ours.holes[ours.holes_used - 1] : nullptr;
@@ -282,13 +283,10 @@ void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
             last->length = static_cast<std::uint32_t>(end - last->first);
             continue;
         }
-        if (last != nullptr && last->stream != hole.stream)
-            fabric::close_holes(last->stream, farthest[last->stream], ours);
+        if (last != nullptr && last->stream != hole.stream) close(last->stream);
         if (ours.holes_used < LUWU_MOST_HOLES) ours.holes[ours.holes_used++] = hole;
     }
-    if (ours.holes_used == 0) return;
-    const std::uint32_t stream = ours.holes[ours.holes_used - 1].stream;
-    fabric::close_holes(stream, farthest[stream], ours);
+    if (ours.holes_used > 0) close(ours.holes[ours.holes_used - 1].stream);
 }
 
 // Sends the parent's news, and the packets that this child lacks here.

@@ -7,6 +7,7 @@
 
 #include "fabric/protocol/link.h"
 #include "fabric/protocol/windows.h"
+#include "last_sent.h"
 #include "simulated_network.h"
 #include "store/error.h"
 
@@ -27,24 +28,6 @@ using fabric::Wiring;
 
 constexpr NetworkTiming kTiming{kMillisecond / 2, 50 * kMillisecond, 50 * kMillisecond, 1'000 * kMillisecond,
                                 5 * kMillisecond};
-
-class LastSent final : public fabric::Outbox {
-  public:
-    void send(const Address& address, std::span<const std::byte> head, std::span<const std::byte> body) override {
-        to = address;
-        datagram.assign(head.begin(), head.end());
-        datagram.insert(datagram.end(), body.begin(), body.end());
-    }
-    std::byte* room(std::size_t bytes) override {
-        room_.resize(bytes);
-        return room_.data();
-    }
-    Address to;
-    std::vector<std::byte> datagram;
-
-  private:
-    std::vector<std::byte> room_;
-};
 
 // Two ends, each with a clock of its own.
 struct Ends {

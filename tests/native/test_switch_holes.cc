@@ -1,10 +1,11 @@
-// What a switch tells its parent of its children's holes.
+// A switch tells its parent of the holes that its children have told it of.
 #include <doctest/doctest.h>
 
 #include <cstring>
 
 #include "fabric/protocol/link.h"
 #include "fabric/protocol/windows.h"
+#include "last_sent.h"
 #include "simulated_job.h"
 
 namespace luwu::test {
@@ -22,24 +23,14 @@ constexpr std::uint16_t kParent = 1;
 constexpr std::uint16_t kSwitch = 2;
 constexpr std::uint16_t kFirstChild = 10;
 
-class Mail final : public fabric::Outbox {
+// Keeps the last datagram to the parent, too.
+class Mail final : public LastSent {
   public:
     void send(const Address& address, std::span<const std::byte> head, std::span<const std::byte> body) override {
-        to = address;
-        datagram.assign(head.begin(), head.end());
-        datagram.insert(datagram.end(), body.begin(), body.end());
+        LastSent::send(address, head, body);
         if (address == address_of(kParent)) up = datagram;
     }
-    std::byte* room(std::size_t bytes) override {
-        room_.resize(bytes);
-        return room_.data();
-    }
-    Address to;
-    std::vector<std::byte> datagram;
-    std::vector<std::byte> up;  // the last to the parent
-
-  private:
-    std::vector<std::byte> room_;
+    std::vector<std::byte> up;
 };
 
 // A switch with two children, each of which tells of packets that it misses.

@@ -107,13 +107,14 @@ void Congestion::conclude(Losses::Verdict verdict) {
         window_ = before_trial_;
         searching_ = searched_before_trial_;
     }
-    if (verdict == Losses::Verdict::overflow) {
-        ceiling_ = before_trial_ * (1 - losses_.share());
-        care_ = kCareful;
-    } else if (verdict == Losses::Verdict::damage && !searching_) {  // or others fill the same queue
-        ceiling_ = before_trial_;
-        care_ = kCareful;
-    }
+    if (verdict == Losses::Verdict::overflow) be_careful_near(before_trial_ * (1 - losses_.share()));
+    const bool damage = verdict == Losses::Verdict::damage;
+    if (damage && !searching_) be_careful_near(before_trial_);  // others may fill the same queue
+}
+
+void Congestion::be_careful_near(double window) {
+    ceiling_ = window;
+    care_ = kCareful;
 }
 
 void Congestion::shrink(double factor) {

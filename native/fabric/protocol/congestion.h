@@ -41,6 +41,7 @@ class Congestion {
     void begin_draining(Time now);
     void end_period(Time now);
     void conclude(Losses::Verdict verdict);
+    void be_careful_near(double window);
     void shrink(double factor);
     void grow();
 

@@ -46,7 +46,7 @@ class Link {
     // The sender's side of flow control: what was under way before the last heartbeat and is now, what was lost, and,
     // where the packets go further than this link, how long their acknowledgement takes.
     void observe(Time now, std::uint64_t before, std::uint64_t after, std::uint64_t lost, Time answered_in = 0) {
-        if (!trip_.at_least && trip_.round != 0) trip_.round = std::max(trip_.round, answered_in);
+        if (trip_.round != 0) trip_.round = std::max(trip_.round, answered_in);
         congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }

@@ -7,7 +7,7 @@ from typing import Any
 
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.settings import Settings
+from luwu.launch.settings import Settings, all_values
 from luwu.observe.loggers import Loggers, Run
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
@@ -35,7 +35,7 @@ class LoggedMetrics(MetricsLog):
                 id=self._folder.saved_id() or self._folder.path.name,
                 name=self._folder.path.name,
                 folder=self._folder.path,
-                settings=flat(self._settings.model_dump(mode="json")),
+                settings=all_values(self._settings),
             )
             self._loggers = Loggers(self._settings.run.log, run, step, self._say)
         return word
@@ -51,8 +51,3 @@ class LoggedMetrics(MetricsLog):
         super().close()
         if self._loggers is not None:
             self._loggers.close()
-
-
-def flat(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return settings as GROUP.NAME and value, for loggers, which show them as a table."""
-    return {f"{group}.{name}": value for group, settings in groups.items() for name, value in settings.items()}

@@ -231,8 +231,14 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
 
 def fixed_values(settings: Settings) -> dict[str, Any]:
     """Return the settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
-    dumped = settings.model_dump(mode="json")
-    return {f"{group}.{name}": dumped[group][name] for group, name in _fixed_settings()}
+    values = all_values(settings)
+    return {name: values[name] for name in (f"{group}.{name}" for group, name in _fixed_settings())}
+
+
+def all_values(settings: Settings) -> dict[str, Any]:
+    """Return all settings by name such as ``model.layers``, with values as in JSON."""
+    groups = settings.model_dump(mode="json")
+    return {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
 
 
 def _fixed_settings() -> Iterator[tuple[str, str]]:

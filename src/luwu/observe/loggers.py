@@ -135,9 +135,14 @@ KINDS: dict[str, type[TensorBoard] | type[Trackio] | type[WeightsAndBiases]] = {
 }
 
 
+def _name_and_place(target: str) -> tuple[str, str]:
+    name, _, place = target.partition(":")
+    return name, place
+
+
 def check_target(text: str) -> str:
     """Return a target NAME or NAME:PLACE; raises ConfigError for a name that no logger has."""
-    name = text.partition(":")[0]
+    name, _ = _name_and_place(text)
     if name not in KINDS:
         raise ConfigError(f"expected {', '.join(KINDS)}, or one of them with :PLACE, found {text!r}")
     return text
@@ -150,7 +155,7 @@ LogTarget = Annotated[str, AfterValidator(check_target)]
 def check_packages(targets: Sequence[str]) -> None:
     """Raise ConfigError for the first logger whose package is not installed."""
     for target in targets:
-        name = target.partition(":")[0]
+        name, _ = _name_and_place(target)
         package = KINDS[name].package
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"log: {name} needs the package {package}, found none; pip install 'luwu[{name}]'")
@@ -170,7 +175,7 @@ class Loggers:
         self._say = say
         self._open: dict[str, Logger] = {}
         for target in targets:
-            name, _, place = target.partition(":")
+            name, place = _name_and_place(target)
             try:
                 self._open[target] = KINDS[name](run, place, step)
             except Exception as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from luwu.core.errors import ConfigError
 from luwu.core.units import bytes_text
 from luwu.launch.folder import RunFolder
+from luwu.launch.processes import read_tail
 from luwu.probe.machine import examine
 
 PACKAGES = (
@@ -29,9 +30,6 @@ SECRETS = ("LUWU_JOB_KEY",)
 
 LAST_ROWS = 20
 """Rows of metrics.jsonl that a report has, the last ones."""
-
-LAST_BYTES = 64 * 1024
-"""Bytes at the end of metrics.jsonl in which they are looked for."""
 
 
 def write_report(path: Path, store: Path, run: Path | None) -> None:
@@ -97,15 +95,8 @@ def lines_of_run(folder: RunFolder) -> Iterator[str]:
     yield folder.config_path.read_text(encoding="utf-8", errors="replace").rstrip()
     if folder.metrics_path.is_file():
         yield f"\nThe end of {folder.metrics_path.name}:\n"
-        yield from last_rows(folder.metrics_path)
+        yield from read_tail(folder.metrics_path).splitlines()[-LAST_ROWS:]
     yield "\nFiles:\n"
     for path in sorted(folder.path.rglob("*")):
         if path.is_file():
             yield f"{bytes_text(path.stat().st_size)}  {path.relative_to(folder.path)}"
-
-
-def last_rows(path: Path) -> list[str]:
-    """Return the last lines of a file, `LAST_ROWS` at most."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LAST_BYTES))
-        return file.read().decode("utf-8", errors="replace").splitlines()[-LAST_ROWS:]
