@@ -124,7 +124,7 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/launch/settings.py": ("build_settings",),
     },
     "last_attempts": {
-        "src/luwu/launch/last_attempts.py": ("read_last_attempts", "_read", "_is_record"),
+        "src/luwu/launch/last_attempts.py": ("read_last_attempts", "_read", "is_record"),
         "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),
         "src/luwu/observe/unreported.py": None,
     },

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from luwu.data.corpus import Corpus
     from luwu.launch.folder import RunFolder
-    from luwu.launch.job import ServerAccess
+    from luwu.launch.job import CredentialFiles, ServerAccess
     from luwu.launch.outcome import Outcome
 
 PLAIN_DATA = "agree to a server's udp, unencrypted, although there are certificates; LUWU_PLAIN_DATA=1 does the same"
@@ -29,8 +29,14 @@ EXIT_STOPPED = 130
 """Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
 
 
-OF_THE_SERVER = ("stores", "memory", "endurance", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds")
+OF_THE_SERVER = (
+    "stores", "memory", "endurance", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds", "listen",
+    "workers_here",
+)  # fmt: skip
 """Settings of a run that a server elsewhere has by itself."""
+
+MOST_WORKERS = 4096
+"""Most workers of one machine."""
 
 
 @setting_flags(Settings)
@@ -43,6 +49,7 @@ def train(
         bool, typer.Option("--new-run", help="start a new run at step 0 from the weights of another run's store")
     ] = False,
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
+    join: Annotated[str | None, typer.Option(help="luwu://HOST:PORT of a train --listen: run workers for it")] = None,
     key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
     tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
     tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
@@ -54,13 +61,57 @@ def train(
     Without arguments a small GPT learns Python from the standard library's source in a few minutes. The same command
     again continues the run. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
 
-    With `--server` all workers of that server start here; memory, stores and snapshots are the server's settings. For
-    workers on several machines start a script that calls `luwu.connect` under torchrun.
+    For workers on several machines add `--listen 0.0.0.0:7070 --workers-here N`, and on each other machine start the
+    `luwu train --join` that it prints; the key file must be there, too. With `--server` all workers of that server
+    start here; memory, stores and snapshots are the server's settings.
     """
-    remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca), plain_data)
+    credentials = find_files(key_file, (tls_cert, tls_key, tls_ca))
+    if join is not None:
+        others = {"--config": config, "--new-run": new_run or None, "--server": server}
+        refuse_beside_join([flag for flag, value in others.items() if value is not None], given)
+        join_training(find_server(join, credentials), run, given["run"])
+        return
+    remote = None if server is None else find_server(server, credentials, plain_data)
     if remote is not None:
         refuse_beside_server(given["run"])
-    run_training(config, run, given, remote, takes_weights=new_run)
+    run_training(config, run, given, remote, takes_weights=new_run, credentials=credentials)
+
+
+def refuse_beside_join(others: list[str], given: Given) -> None:
+    """Raise ConfigError for a flag that the machine which has the run has, and not those that join it."""
+    from luwu.core.errors import ConfigError
+    from luwu.launch.joining import OWN_SETTINGS
+
+    flags = [
+        flag_of(Settings, group, name).name
+        for group, values in given.items()
+        for name in values
+        if (group, name) not in [("run", own) for own in OWN_SETTINGS]
+    ]
+    if found := [*others, *flags]:
+        allowed = ", ".join(flag_of(Settings, "run", name).name for name in OWN_SETTINGS)
+        raise ConfigError(
+            f"{found[0]}: expected only --run, {allowed} and credentials beside --join; the machine that has the run "
+            "has its settings"
+        )
+
+
+def join_training(server: ServerAccess, run: Path | None, own: dict[str, Any]) -> None:
+    """Run workers for a run that another machine has, and tell how it ended."""
+    from rich.console import Console
+
+    from luwu.launch.joining import join_run
+    from luwu.observe.display import choose_display
+
+    workers = own.get("workers_here", 1)
+    if not 1 <= workers <= MOST_WORKERS:
+        from luwu.core.errors import ConfigError
+
+        raise ConfigError(f"--workers-here: expected 1 to {MOST_WORKERS} beside --join, found {workers}")
+    with choose_display(Console(), 1) as display:
+        stopped = join_run(server, workers, own, run, display)
+    if stopped:
+        raise typer.Exit(EXIT_STOPPED)
 
 
 def refuse_beside_server(given: dict[str, Any]) -> None:
@@ -73,23 +124,29 @@ def refuse_beside_server(given: dict[str, Any]) -> None:
             raise ConfigError(f"{flag}: expected none beside --server; give it to luwu server, whose it is")
 
 
-def find_server(
-    url: str | None, key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None], plain_data: bool = False
-) -> ServerAccess | None:
-    """The server that was named, once its URL and files have been looked at; raises ConfigError."""
-    if url is None:
-        return None
-    from luwu.control.address import SCHEME, parse_urls
-    from luwu.control.credentials import find_credentials, tls_files
+def find_files(key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None]) -> CredentialFiles:
+    """Return the files of credentials that were named; raises ConfigError where they are no whole set."""
+    from luwu.control.credentials import tls_files
     from luwu.core.quantities import absolute
-    from luwu.launch.job import ServerAccess
+    from luwu.launch.job import CredentialFiles
 
     files = tls_files(*tls)
-    find_credentials(key_file=key_file, tls=files)
-    return ServerAccess(
-        url=SCHEME + ",".join(map(str, parse_urls(url))),
+    return CredentialFiles(
         key_file=absolute(key_file) if key_file else None,
         tls=(absolute(files.certificate), absolute(files.key), absolute(files.authority)) if files else None,
+    )
+
+
+def find_server(url: str, credentials: CredentialFiles, plain_data: bool = False) -> ServerAccess:
+    """Return the server that was named, once its URL and files have been looked at; raises ConfigError."""
+    from luwu.control.address import SCHEME, parse_urls
+    from luwu.launch.job import ServerAccess
+
+    credentials.read()
+    return ServerAccess(
+        url=SCHEME + ",".join(map(str, parse_urls(url))),
+        key_file=credentials.key_file,
+        tls=credentials.tls,
         plain_data=plain_data or None,
     )
 
@@ -101,13 +158,16 @@ def run_training(
     server: ServerAccess | None = None,
     *,
     takes_weights: bool = False,
+    credentials: CredentialFiles | None = None,
 ) -> None:
     """Settle the settings, prepare the data, run, and tell how it ended."""
     from rich.console import Console
 
+    from luwu.core.errors import ConfigError
     from luwu.core.settings import read_toml
     from luwu.launch.checks import check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
+    from luwu.launch.job import CredentialFiles
     from luwu.launch.returning import run_job
     from luwu.launch.settings import build_settings, check_resume
     from luwu.observe.display import choose_display
@@ -120,6 +180,10 @@ def run_training(
     folder.require_files()
     saved = folder.saved_settings()
     settings = build_settings(saved or {}, *chosen)
+    if "workers_here" in flags.get("run", {}) and not settings.run.listen:
+        raise ConfigError(
+            "--workers-here: expected --listen or --join beside it, found neither; leave it out, or listen"
+        )
     check_packages(settings.run.log)
     if settings.model.path is not None:
         check_model(Path(settings.model.path))
@@ -136,7 +200,10 @@ def run_training(
     console = Console()
     with choose_display(console, settings.run.steps) as display:
         display.say(f"run folder {folder.path}")
-        outcome = run_job(settings, folder, display, server, takes_weights=takes_weights)
+        outcome = run_job(
+            settings, folder, display, server,
+            takes_weights=takes_weights, credentials=credentials or CredentialFiles(),
+        )  # fmt: skip
     if outcome.corpus is not None:
         draw_plots(console, settings, folder, outcome, outcome.corpus)
     tell(console, settings, folder, outcome)

@@ -102,18 +102,24 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("watching", "failure", "topology", "closing", "notice")
+    __slots__ = ("watching", "failure", "topology", "closing", "notice", "places", "stop", "ended")
     WATCHING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     watching: Watching
     failure: Failure
     topology: Topology
     closing: Closing
     notice: Notice
-    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    places: Places
+    stop: Stop
+    ended: RunEnded
+    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ...) -> None: ...
 
 class Watching(_message.Message):
     __slots__ = ()
@@ -140,6 +146,38 @@ class Notice(_message.Message):
     text: str
     fenced: int
     def __init__(self, text: _Optional[str] = ..., fenced: _Optional[int] = ...) -> None: ...
+
+class Places(_message.Message):
+    __slots__ = ("ranks", "job", "files")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    job: str
+    files: _containers.RepeatedCompositeFieldContainer[RunFile]
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., job: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ...) -> None: ...
+
+class RunFile(_message.Message):
+    __slots__ = ("name", "size")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RunEnded(_message.Message):
+    __slots__ = ("stopped", "error", "message")
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    stopped: bool
+    error: str
+    message: str
+    def __init__(self, stopped: bool = ..., error: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("job", "workers", "address", "port", "position", "below", "network", "incarnation")
@@ -330,12 +368,16 @@ class HyperParameters(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("roll_back", "pushes")
+    __slots__ = ("roll_back", "pushes", "last_attempt", "report")
     ROLL_BACK_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
+    LAST_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     roll_back: bool
     pushes: int
-    def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ...) -> None: ...
+    last_attempt: int
+    report: str
+    def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ..., last_attempt: _Optional[int] = ..., report: _Optional[str] = ...) -> None: ...
 
 class DecideRequest(_message.Message):
     __slots__ = ("commits", "squares")
@@ -346,12 +388,14 @@ class DecideRequest(_message.Message):
     def __init__(self, commits: bool = ..., squares: _Optional[float] = ...) -> None: ...
 
 class CommitReply(_message.Message):
-    __slots__ = ("end", "squares")
+    __slots__ = ("end", "squares", "last_attempt")
     END_FIELD_NUMBER: _ClassVar[int]
     SQUARES_FIELD_NUMBER: _ClassVar[int]
+    LAST_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     end: StepEnd
     squares: float
-    def __init__(self, end: _Optional[_Union[StepEnd, str]] = ..., squares: _Optional[float] = ...) -> None: ...
+    last_attempt: int
+    def __init__(self, end: _Optional[_Union[StepEnd, str]] = ..., squares: _Optional[float] = ..., last_attempt: _Optional[int] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ()
@@ -412,6 +456,46 @@ class DivideReply(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JoinLauncherRequest(_message.Message):
+    __slots__ = ("nonce", "proof", "host", "workers")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    host: str
+    workers: int
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., host: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("name", "offset")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    offset: int
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ReadReply(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    def __init__(self, content: _Optional[bytes] = ...) -> None: ...
+
+class TellRequest(_message.Message):
+    __slots__ = ("rank", "report")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    report: str
+    def __init__(self, rank: _Optional[int] = ..., report: _Optional[str] = ...) -> None: ...
+
+class TellReply(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: float
+    def __init__(self, clock: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("nonce", "proof")

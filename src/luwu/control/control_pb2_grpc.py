@@ -124,6 +124,21 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.DivideRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.DivideReply.FromString,
                 _registered_method=True)
+        self.JoinLauncher = channel.unary_unary(
+                '/luwu.control.v1.Control/JoinLauncher',
+                request_serializer=luwu_dot_control_dot_control__pb2.JoinLauncherRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.JoinReply.FromString,
+                _registered_method=True)
+        self.Read = channel.unary_unary(
+                '/luwu.control.v1.Control/Read',
+                request_serializer=luwu_dot_control_dot_control__pb2.ReadRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.ReadReply.FromString,
+                _registered_method=True)
+        self.Tell = channel.unary_unary(
+                '/luwu.control.v1.Control/Tell',
+                request_serializer=luwu_dot_control_dot_control__pb2.TellRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.TellReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -257,6 +272,28 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinLauncher(self, request, context):
+        """A launcher on another machine (`luwu train --join`) offers to run workers. It watches as a worker does, and gets
+        `Places` there. Only a server that is part of a launcher (`luwu train --listen`) takes it in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Read(self, request, context):
+        """Reads a piece of a file that `Places` names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tell(self, request, context):
+        """Passes a report of one of its workers on to the launcher that has the run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -349,6 +386,21 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Divide,
                     request_deserializer=luwu_dot_control_dot_control__pb2.DivideRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.DivideReply.SerializeToString,
+            ),
+            'JoinLauncher': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinLauncher,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.JoinLauncherRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.JoinReply.SerializeToString,
+            ),
+            'Read': grpc.unary_unary_rpc_method_handler(
+                    servicer.Read,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.ReadRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.ReadReply.SerializeToString,
+            ),
+            'Tell': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tell,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.TellRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.TellReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -837,6 +889,87 @@ class Control(object):
             '/luwu.control.v1.Control/Divide',
             luwu_dot_control_dot_control__pb2.DivideRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.DivideReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinLauncher(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/JoinLauncher',
+            luwu_dot_control_dot_control__pb2.JoinLauncherRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Read(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Read',
+            luwu_dot_control_dot_control__pb2.ReadRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.ReadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tell(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Tell',
+            luwu_dot_control_dot_control__pb2.TellRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.TellReply.FromString,
             options,
             channel_credentials,
             insecure,

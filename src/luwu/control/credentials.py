@@ -112,6 +112,11 @@ def switch_request(request: pb.JoinSwitchRequest) -> str:
     )
 
 
+def launcher_request(host: str, workers: int) -> str:
+    """Return the text that the proof of a launcher on another machine covers."""
+    return f"launcher at {host} for {workers}"
+
+
 def make_nonce() -> bytes:
     """Bytes that nobody can guess."""
     return secrets.token_bytes(NONCE_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from luwu.control.exposition import Exposition, Labelled, Table
 from luwu.control.figures import SERVER, TRAINING, WORKER_BEHIND
@@ -11,10 +11,13 @@ from luwu.launch.elsewhere import ServerElsewhere
 from luwu.observe.meter import Meter
 from luwu.server.server import LocalServer
 
+if TYPE_CHECKING:
+    from luwu.launch.listening import ListeningServer
 
-def expose_run(
-    place: str, meter: Meter, server: LocalServer | ServerElsewhere, say: Callable[[str], None]
-) -> Exposition:
+Server: TypeAlias = "LocalServer | ListeningServer | ServerElsewhere"
+
+
+def expose_run(place: str, meter: Meter, server: Server, say: Callable[[str], None]) -> Exposition:
     """Answer Prometheus at a place, and say where; with an empty one nothing answers. Raises as `Exposition`."""
     tables = [Table(TRAINING, lambda: training_stats(meter)), Table(SERVER, server.figures)]
     found = Exposition(place, tables, [Labelled(WORKER_BEHIND, "rank", server.behind)])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
+from luwu.control.credentials import Credentials, TlsFiles, find_credentials
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.quantities import check_name
@@ -34,13 +35,22 @@ def write_error(error: LuwuError) -> None:
         os.write(2, f"{ERROR_MARK}{words}\n".encode())
 
 
-class ServerAccess(BaseModel):
-    """A server on the network and the files to join it with; secrets stay in their files, or in the environment."""
+class CredentialFiles(BaseModel):
+    """Files of credentials; secrets stay in them, or in the environment."""
 
-    url: str
     key_file: str | None = None
     tls: tuple[str, str, str] | None = None
     """Paths of certificate, key and authority."""
+
+    def read(self) -> Credentials:
+        """Return the credentials of these files, or of the environment; raises ConfigError."""
+        return find_credentials(key_file=self.key_file, tls=TlsFiles(*map(Path, self.tls)) if self.tls else None)
+
+
+class ServerAccess(CredentialFiles):
+    """A server on the network and the files to join it with."""
+
+    url: str
     plain_data: bool | None = None
     """Argument of `luwu.connect`."""
     connect_seconds: float | None = Field(default=None, gt=0)
@@ -66,6 +76,8 @@ class Job(BaseModel):
     """Server on the network; None: the launcher has its own."""
     validated_step: int = 0
     """Last step whose validation loss the run folder has; 0: none."""
+    joined: bool = False
+    """The launcher that has the run, and writes its folder, is on another machine."""
     claim: str | None = None
     """Run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypedDict, TypeGuard
+from typing import Protocol, TypedDict, TypeGuard
 
 from luwu.core.files import unshare
 
@@ -46,6 +46,13 @@ class AttemptRecord(AttemptPart):
     bytes_pushed: int
 
 
+class NotesAttempts(Protocol):
+    """Keeps a worker's records where the launcher that has the run finds them, whatever ends the worker."""
+
+    def note(self, record: AttemptRecord) -> None:
+        """Take an attempt's record, before the vote on it. Raises OSError."""
+
+
 class LastAttempts:
     """Writes a worker's file."""
 
@@ -60,6 +67,21 @@ class LastAttempts:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+
+class AttemptsByVote:
+    """Sends a worker's records with its votes, to a launcher on another machine, whose server takes both.
+
+    Args:
+        send: has the server pass a text on before it takes the next vote.
+    """
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send = send
+
+    def note(self, record: AttemptRecord) -> None:
+        """Have an attempt's record travel with the vote on it."""
+        self._send(json.dumps(record))
 
 
 def make_room(path: Path) -> None:
@@ -104,12 +126,12 @@ def _read(path: Path) -> dict[int, AttemptRecord]:
             record = json.loads(content[start : start + _SLOT_BYTES])
         except (ValueError, RecursionError):
             continue  # never written, or torn by a power cut
-        if _is_record(record):
+        if is_record(record):
             records[record["attempt"]] = record
     return records
 
 
-def _is_record(found: object) -> TypeGuard[AttemptRecord]:
+def is_record(found: object) -> TypeGuard[AttemptRecord]:
     """Return true when JSON is a record with all of its numbers, so that a row can be made of it."""
     if not isinstance(found, dict) or not found.keys() >= AttemptRecord.__annotations__.keys():
         return False

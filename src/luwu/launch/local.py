@@ -6,19 +6,18 @@ This process never imports torch: the workers bring their own, and it stays as s
 from __future__ import annotations
 
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 from luwu.control.timeouts import PATIENCE_SECONDS
 from luwu.control.waiting import until
-from luwu.core.errors import ServerError
+from luwu.core.errors import LuwuError, ServerError
 from luwu.core.room import Room, RoomWait, WaitStoppedError
+from luwu.core.words import counted
 from luwu.data.corpus import Corpus
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
@@ -26,31 +25,26 @@ from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.exposing import expose_run
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import Job, ServerAccess
-from luwu.launch.last_attempts import make_room, read_attempts, read_last_attempts
+from luwu.launch.job import CredentialFiles, Job, ServerAccess
+from luwu.launch.last_attempts import make_room
 from luwu.launch.logged_metrics import LoggedMetrics
+from luwu.launch.machines import Machines, files_of
 from luwu.launch.outcome import Outcome
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import Ended, WorkerProcesses, ended_from_outside
-from luwu.launch.rates import with_rate
+from luwu.launch.report_queue import ReportQueue
 from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
+from luwu.launch.run_reports import Report, RunReports
 from luwu.launch.settings import Settings
-from luwu.launch.stages import Stages
-from luwu.launch.start_words import size_words, step_words
-from luwu.launch.words import checked_report
-from luwu.launch.written import WrittenBytes
 from luwu.observe.display import Display, size
-from luwu.observe.meter import Meter, StepRecord, StepReport
 from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
 from luwu.store.run_record import Claim, Counts
 
-LOOK_SECONDS = 0.1
-"""Seconds between two looks of the launcher at workers that report nothing."""
-
-REPORTS_WAITING = 4
-"""Reports of each worker that may wait in the launcher. Later ones are not answered, and the run waits."""
+if TYPE_CHECKING:
+    from luwu.launch.exposing import Server
+    from luwu.launch.listening import ListeningServer
 
 SERVER = -1
 """Rank that stands for the server in a report."""
@@ -58,7 +52,8 @@ SERVER = -1
 GRACE_SECONDS = 15.0
 """Seconds that the other workers may take to end by themselves after one failed."""
 
-Report = Mapping[str, Any]
+NO_CREDENTIALS = CredentialFiles()
+"""Those of the environment, if it has any."""
 
 
 class LocalRun:
@@ -71,12 +66,10 @@ class LocalRun:
         server: a server on the network; None: this process embeds one.
         takes_weights: the run is a new one, and goes on from the weights of another run's store.
         restarts: the restarts that the job has left; None: as the settings have it.
+        credentials: those of workers on other machines, where the run listens for such.
 
     Attributes:
-        outcome: the end of the run, or how far it has come.
         ended: workers that failed and ended the run.
-        begun: a worker has joined, with a model.
-        committed: a step was committed since the workers joined.
     """
 
     def __init__(
@@ -88,30 +81,28 @@ class LocalRun:
         *,
         takes_weights: bool = False,
         restarts: Restarts | None = None,
+        credentials: CredentialFiles = NO_CREDENTIALS,
     ) -> None:
         self.ended: list[Ended] = []
-        self.committed = False
-        self._remote = server
+        self._remote = self._access = server
+        self._listening: ListeningServer | None = None
+        self._credentials = credentials
         self._takes_weights = takes_weights
         self._claim: Claim | None = None
         self._first: Counts | None = None  # the store's counts when the run began on it
-        self._settings, self._why_this_rate = with_rate(settings, folder, takes_weights=takes_weights)
         self._folder = folder
         self._display = display
-        self._written = WrittenBytes(folder.written_path)
-        self._meter = Meter(settings.run.workers, settings.run.steps)
-        self._reports: queue.Queue[tuple[int, Report]] = queue.Queue(REPORTS_WAITING * settings.run.workers)
-        self._over = threading.Event()
+        self._taken = RunReports(
+            settings, folder, display, lambda: self._server.stats(),
+            server_here=server is None, takes_weights=takes_weights,
+        )  # fmt: skip
+        settings = self._settings = self._taken.settings
+        self._stages = self._taken.stages
+        self._reports = ReportQueue(settings.run.workers)
         self._paused: set[int] = set()
-        self._stages = Stages(display)
-        self._results: dict[int, Report] = {}
-        self._started: set[int] = set()  # ranks
-        self.begun = False
         self._restarts = restarts or Restarts(settings.run.restarts)
         self._restarts.may_begin = False
-        self._training = False  # steps are being made: only then there is a commit to stop at
-        steps_made, self._validated_step = folder.last_steps()
-        self.outcome = Outcome(step=steps_made)
+        self._machines = Machines(settings.ranks_elsewhere, folder, self._reports.put, self._reports.say)
         self._handlers: dict[str, Callable[[int, Report], None]] = {
             "start": self._on_start,
             "step": self._on_step,
@@ -119,10 +110,30 @@ class LocalRun:
             "stage": lambda rank, report: self._stages.show(report["text"], report["detail"]),
             "room": self._on_room,
             "stopped": lambda rank, report: self.outcome.stop(),
-            "validated": self._on_validated,
-            "fenced": lambda rank, report: self._restarts.note_fenced(report["rank"]),
-            "result": self._results.__setitem__,
+            "validated": self._taken.validated,
+            "fenced": lambda rank, report: self._on_fenced(report["rank"]),
+            "result": self._taken.results.__setitem__,
         }
+
+    @property
+    def outcome(self) -> Outcome:
+        """The end of the run, or how far it has come."""
+        return self._taken.outcome
+
+    @property
+    def begun(self) -> bool:
+        """True once a worker has joined, with a model."""
+        return self._taken.begun
+
+    @property
+    def committed(self) -> bool:
+        """True once a step was committed since the workers joined."""
+        return self._taken.committed
+
+    @property
+    def waits_again(self) -> bool:
+        """True if the run has lost workers of another machine, without which it can be started again."""
+        return self._machines.lost and self._machines.failure is None
 
     def run(self, interrupts: Interrupts | None = None) -> Outcome:
         """Train and evaluate, or stop at a commit when interrupted.
@@ -137,23 +148,28 @@ class LocalRun:
         with counting as interrupts:
             server = self._server = self._serve(interrupts)
             try:
-                with server, expose_run(self._settings.run.metrics, self._meter, server, self._display.say):
+                with server, expose_run(self._settings.run.metrics, self._taken.meter, server, self._display.say):
                     self._run_on(server, interrupts)
             finally:
-                written = self.outcome.bytes_written = int(server.stats().get("bytes_written", 0))
-                self.outcome.bytes_of_run = self._written.end(written)
+                self._taken.end()
             self._stages.show("stopped" if self.outcome.stopped else "done")
             if self.outcome.stopped:
                 self.outcome.step = self._step_of_store(self.outcome.step)
         return self.outcome
 
-    def _run_on(self, server: LocalServer | ServerElsewhere, interrupts: Interrupts) -> None:
+    def _run_on(self, server: Server, interrupts: Interrupts) -> None:
         seconds = self._settings.run.disk_full_wait_seconds
         self._room = Room(seconds, self._stages.show_room, lambda: interrupts.count > 0)
         try:
             self._run(interrupts)
         except WaitStoppedError:
             self.outcome.stopped = True
+        except LuwuError as error:
+            if not self.waits_again:
+                self._machines.end(error, stopped=False)
+            raise
+        else:
+            self._machines.end(None, stopped=self.outcome.stopped)
         finally:
             self._begin_close(interrupts)
         server.close()  # while its figures are still told
@@ -161,7 +177,7 @@ class LocalRun:
     def _begin_close(self, interrupts: Interrupts) -> None:
         """Take no more reports, and show that the server, which is closed next, puts its last steps on the disk."""
         self._interrupts_before_close = interrupts.count
-        self._over.set()
+        self._reports.end()
         if self._server.stats().get("unwritten", 0) > 1:
             self._stages.show("putting the last steps on the disk")
 
@@ -182,16 +198,27 @@ class LocalRun:
         if self._remote is None:
             check_memory(self._settings, self.outcome.corpus.vocabulary, self._folder)
         self._make_claim(self.outcome.corpus)
-        self._metrics = LoggedMetrics(self._settings, self._folder, self._room, self._display.say)
+        metrics = LoggedMetrics(self._settings, self._folder, self._room, self._display.say)
+        self._taken.open(metrics)
         try:
-            self._supervise(interrupts)
+            if self._wait_for_machines(interrupts):
+                self._supervise(interrupts)
         finally:
-            self._metrics.close()
+            metrics.close()
 
-    def _serve(self, interrupts: Interrupts) -> LocalServer | ServerElsewhere:
+    def _serve(self, interrupts: Interrupts) -> Server:
         run = self._settings.run
         if self._remote is not None:
             return ServerElsewhere(self._folder.path)
+        if run.listen:
+            from luwu.launch.listening import ListeningServer  # brings gRPC
+
+            self._listening = ListeningServer(
+                self._settings, self._folder, self._credentials, self._machines, self._on_room_of_server,
+                partial(self._gives_up, interrupts), self._reports.say,
+            )  # fmt: skip
+            self._access = self._listening.access
+            return self._listening
         # Made here and not by `session`: the launcher is no worker, so there is no session that could own the server.
         return LocalServer(
             self._folder.path,
@@ -203,48 +230,41 @@ class LocalRun:
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             commit_points=run.commit_points,
             on_room=self._on_room_of_server,
-            on_slow=self._say_soon,
+            on_slow=self._reports.say,
             patience=Patience(
                 WORKER_RETURN_SECONDS if run.restarts else 0.0, run.step_deadline_seconds, self._restarts.note_overdue
             ),
-            gives_up=lambda: self._over.is_set() and interrupts.count > self._interrupts_before_close,
+            gives_up=partial(self._gives_up, interrupts),
         )
 
+    def _gives_up(self, interrupts: Interrupts) -> bool:
+        """Return True where the user interrupts the run again while its server closes."""
+        return self._reports.over and interrupts.count > self._interrupts_before_close
+
     def _make_claim(self, corpus: Corpus) -> None:
-        """Make the run's id and claim on its store; the workers get the claim if the store is elsewhere."""
+        """Make the run's id and claim on its store; workers get the claim where they reach the server by network."""
         store = self._folder.stores(self._settings)[0] if self._remote is None else None
         run_id = find_run_id(self._settings, self._folder, store)
         self._folder.save_id(run_id, self._room)
         claim = make_claim(self._settings, self._folder, run_id, corpus, takes_weights=self._takes_weights)
         self._claim = replace(claim, steps_made=self.outcome.step)
-        if self._remote is not None:
+        if self._access is not None:
             self._write_job(self._claim.to_json())
 
     def _on_open(self, counts: Counts) -> Counts:
         """Claim the store once this process's server has opened it; called in a thread of the server."""
         assert self._claim is not None
-        self._first = claim_here(self._claim, self._folder.stores(self._settings)[0], self._say_soon)(counts)
+        self._first = claim_here(self._claim, self._folder.stores(self._settings)[0], self._reports.say)(counts)
         return self._first
-
-    def _say_soon(self, text: str) -> None:
-        """Show a sentence of a thread of the server."""
-        self._queue(0, {"kind": "say", "text": text})
-
-    def _queue(self, rank: int, report: Report) -> None:
-        """Pass a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""
-        while not self._over.is_set():
-            with suppress(queue.Full):
-                self._reports.put((rank, report), timeout=LOOK_SECONDS)
-                return
 
     def _write_job(self, claim: str | None = None) -> None:
         self._job = Job(
             settings=self._settings,
             folder=str(self._folder.path),
-            socket_path=str(self._server.socket_path) if self._remote is None else None,
+            socket_path=str(self._server.socket_path) if self._access is None else None,
             launcher_pid=os.getpid(),
-            validated_step=self._validated_step,
-            server=self._remote,
+            validated_step=self._taken.validated_step,
+            server=self._access,
             claim=claim,
         )
         self._job.write(self._folder.job_path, self._room)
@@ -255,25 +275,38 @@ class LocalRun:
     def _show_reading(self, done: float, total: float) -> None:
         self._stages.show("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
 
+    def _wait_for_machines(self, interrupts: Interrupts) -> bool:
+        """Return when launchers on other machines have all of their workers; False: interrupted, nothing is left."""
+        if self._listening is not None:
+            self._machines.publish(self._job, files_of(self._folder, self._settings))
+            self._display.say(f"on each other machine: {self._listening.join_words}")
+        while not self._machines.begun:
+            if interrupts.count:
+                self.outcome.stopped = True
+                return False
+            self._stages.show("waiting for other machines", f"{counted(self._machines.missing, 'worker')} missing")
+            self._take_reports()
+        return True
+
     def _supervise(self, interrupts: Interrupts) -> None:
         self._job.stop_path.unlink(missing_ok=True)
         self._stages.show("starting workers")
-        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue, self._room)
+        ranks = self._settings.ranks_here
+        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._reports.put, self._room, ranks)
         asked = False
         try:
-            while workers.running() or (workers.failed() and not self._restarts.gives_up(workers, may_start=not asked)):
+            while self._goes_on(workers, asked=asked):
                 self._take_reports()
                 for text in self._restarts.look(workers, may_start=not asked):
                     self._display.say(text)
-                if self._restarts.gives_up(workers, may_start=not asked):
-                    break
-                if interrupts.count > 1 or (interrupts.count and (self._paused or not self._training)):
+                if interrupts.count > 1 or (interrupts.count and (self._paused or not self._taken.training)):
                     self.outcome.stopped = True
                     return
                 if interrupts.count and not asked:
                     asked = True
                     self._stages.show("stopping at the next commit; press Ctrl-C again to stop at once")
                     workers.ask_to_stop()
+                    self._machines.ask_to_stop()
             if workers.failed():
                 self._fail(workers, interrupts)
                 return
@@ -281,7 +314,22 @@ class LocalRun:
         finally:
             workers.kill()
             self._job.stop_path.unlink(missing_ok=True)
-        self._conclude()
+        if not self.outcome.stopped:
+            self._taken.conclude()
+
+    def _goes_on(self, workers: WorkerProcesses, *, asked: bool) -> bool:
+        """Return True while a worker runs, here or elsewhere, or may be started again.
+
+        Raises:
+            LuwuError: what a worker on another machine has failed with, or the server where no worker is here.
+        """
+        if self._machines.failure is not None:
+            raise self._machines.failure
+        if self._restarts.gives_up(workers, may_start=not asked):
+            return False
+        if self._listening is not None and not self._settings.ranks_here and (error := self._listening.failure()):
+            raise error
+        return workers.running() or bool(workers.failed()) or self._machines.unfinished
 
     def _fail(self, workers: WorkerProcesses, interrupts: Interrupts) -> None:
         """Raise the workers' error, or return where the user wanted to stop and no worker is at fault."""
@@ -300,101 +348,36 @@ class LocalRun:
 
     def _take_reports(self) -> None:
         """Handle the reports of the workers; wait a moment for the first one."""
-        timeout = LOOK_SECONDS
-        while True:
-            try:
-                rank, report = self._reports.get(timeout=timeout)
-            except queue.Empty:
-                return
-            timeout = 0.0
-            report = checked_report(rank, report)
+        for rank, report in self._reports.take():
             self._handlers[report["kind"]](rank, report)
 
     def _take_last_reports(self) -> None:
         """Handle what is still on its way from workers that have ended well."""
         deadline = time.monotonic() + GRACE_SECONDS
-        while not self.outcome.stopped and len(self._results) < self._settings.run.workers:
+        while not self.outcome.stopped and len(self._taken.results) < self._settings.run.workers:
             if time.monotonic() > deadline:
                 raise ServerError("expected a result from every worker, but some ended without one; run again")
             self._take_reports()
 
     def _on_start(self, rank: int, report: Report) -> None:
         self._restarts.note_start(rank)
-        replaces = rank in self._started  # what a rank's first worker has noted until now is its own
-        self._started.add(rank)
-        if replaces:
-            noted = read_attempts(self._folder.attempts_path(rank))
-            for record in self._meter.replace(rank, report["attempts"], noted):
-                self._take_record(record)
-            if self._meter.all_begin_at(report["attempts"]):
-                self._resume_metrics(report)
-        if rank or self.begun:
-            return
-        self.begun = True
-        self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
-        self._folder.save_settings(self._settings, self._room)
-        self._resume_metrics(report)
-        self._meter.rolled_back = report["rolled_back"]
-        run, made, step = self._settings.run, self.outcome.step, report["step"]
-        self.outcome.step = step
-        self._training = step < run.steps
-        assert self.outcome.corpus is not None
-        for text in size_words(report["parameters"], run.workers, self.outcome.corpus):
-            self._display.say(text)
-        for text in step_words(step, made, run, server_here=self._remote is None):
-            self._display.say(text)
-        if not step and self._why_this_rate:
-            self._display.say(self._why_this_rate)
-        self._stages.show("training" if self._training else "evaluating")
-
-    def _resume_metrics(self, start: Report) -> None:
-        """Make the rows agree with a worker's counts when it started."""
-        noted = read_last_attempts(self._folder.attempts_paths())
-        if word := self._metrics.resume(start["attempts"], start["step"], noted):
-            self._display.say(word)
+        if not rank and not self.begun:
+            self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
+            self._folder.save_settings(self._settings, self._room)
+        self._taken.start(rank, report)
 
     def _on_step(self, rank: int, report: Report) -> None:
-        self._take_record(self._meter.add(rank, cast(StepReport, report)))
+        self._taken.step(rank, report)
 
-    def _take_record(self, record: StepRecord | None) -> None:
-        """Write an attempt's row, and show it, once all of its reports are there."""
-        if record is None:
-            return
-        self._metrics.append(record)
-        self.outcome.step = record.step
-        self.committed = self.committed or record.committed
-        self._training = record.step < self._settings.run.steps
-        if not record.committed:
-            self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")
-        if record.validation_loss is not None:
-            self._display.say(f"step {record.step}: validation loss {record.validation_loss:.3f}")
-        stats = self._server.stats()
-        self._written.note(stats.get("bytes_written", 0))
-        self._stages.say_failure(str(stats.get("snapshot_failure", "")))
-        self._display.step(self._meter, stats)
-
-    def _on_validated(self, rank: int, report: Report) -> None:
-        step = report["step"]
-        loss = self._meter.validated(rank, step, (report["loss_sum"], report["sequences"]))
-        if loss is not None:
-            self._metrics.note_validation(step, loss)
-            self._display.say(f"step {step}: validation loss {loss:.3f}")
+    def _on_fenced(self, rank: int) -> None:
+        if self._restarts.note_fenced(rank):
+            self._machines.kill_one(rank)
 
     def _on_room_of_server(self, wait: RoomWait | None) -> None:
         """Report, or show at once while the server closes, that it waits for room; called in a thread of the server."""
-        (self._stages.show_room if self._over.is_set() else room_reporter(partial(self._queue, SERVER)))(wait)
+        (self._stages.show_room if self._reports.over else room_reporter(partial(self._reports.put, SERVER)))(wait)
 
     def _on_room(self, rank: int, report: Report) -> None:
         wait = room_wait(dict(report))
         (self._paused.discard if wait is None else self._paused.add)(rank)
         self._stages.show_room(wait)
-
-    def _conclude(self) -> None:
-        if self.outcome.stopped:
-            return
-        results = [self._results[rank] for rank in sorted(self._results)]
-        sequences = sum(result["sequences"] for result in results)
-        loss = self.outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
-        if self._settings.run.eval_every:
-            self._metrics.note_validation(self._settings.run.steps, loss)
-        self.outcome.prompt, self.outcome.sample = results[0]["prompt"], results[0]["sample"]

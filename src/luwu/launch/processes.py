@@ -35,14 +35,16 @@ def _preload() -> dict[str, str]:
     return {"LD_PRELOAD": library} if library and "LD_PRELOAD" not in os.environ else {}
 
 
-def worker_environment(workers: int) -> dict[str, str]:
+def worker_environment(workers: int, here: int | None = None) -> dict[str, str]:
     """Return the environment of all workers: their number, a worker's share of the processors, the allocator.
+
+    ``here`` of them run on this machine; None: all.
 
     OMP_NUM_THREADS and OMP_WAIT_POLICY of the user's environment stay. Without them, the threads of a kernel sleep
     while they wait for each other: a spinning thread would hold up the server's threads and other programs, which share
     the processors with the workers.
     """
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, workers if here is None else here))
     common = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"} | os.environ | _preload()
     return common | {"WORLD_SIZE": str(workers)}
 
@@ -67,13 +69,14 @@ def ended_from_outside(ended: Sequence[Ended]) -> bool:
 
 
 class WorkerProcesses:
-    """N worker processes, which are forks of a template.
+    """Worker processes, which are forks of a template.
 
     Args:
         folder: with the job and the logs.
-        workers: how many.
+        workers: number of workers in the run.
         on_report: called with (rank, report) for what they report through a pipe each, in a thread for each.
         room: the wait for a full disk where the logs are made.
+        ranks: the workers that run here; None: all.
     """
 
     def __init__(
@@ -82,19 +85,21 @@ class WorkerProcesses:
         workers: int,
         on_report: Callable[[int, Report], None] = lambda rank, report: None,
         room: Room = NO_WAIT,
+        ranks: Sequence[int] | None = None,
     ) -> None:
+        ranks = range(workers) if ranks is None else ranks
         self._folder = folder
         self._room = room
         self._on_report = on_report
         self._errors: dict[int, LuwuError] = {}
         self._left: set[int] = set()  # ranks whose work is done, and told
         self._order_of_death: list[Ended] = []
-        self._environment = worker_environment(workers)
-        self._workers: list[ReportingProcess] = []
+        self._environment = worker_environment(workers, len(ranks))
+        self._workers: dict[int, ReportingProcess] = {}
         self._template = self._start_template()
         try:
-            for rank in range(workers):
-                self._workers.append(self._start(rank))
+            for rank in ranks:
+                self._workers[rank] = self._start(rank)
         except (OSError, LuwuError):
             self.kill()
             raise
@@ -121,7 +126,7 @@ class WorkerProcesses:
 
     def kill_one(self, rank: int) -> None:
         """Kill a worker; `failed` then has it. Another rank is none."""
-        if rank < len(self._workers):
+        if rank in self._workers:
             self._workers[rank].process.kill()
 
     def start_again(self, rank: int) -> Path | None:
@@ -133,8 +138,8 @@ class WorkerProcesses:
         return kept
 
     def ask_to_stop(self) -> None:
-        """Ask rank 0 to have all workers stop at the end of the step; it tells the others."""
-        if self._workers[0].process.poll() is None:
+        """Ask rank 0, if it runs here, to have all workers stop at the end of the step; it tells the others."""
+        if 0 in self._workers and self._workers[0].process.poll() is None:
             self._workers[0].process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> None:
@@ -181,7 +186,7 @@ class WorkerProcesses:
 
     def _look(self) -> None:
         known = {ended.rank for ended in self._order_of_death}
-        for rank, worker in enumerate(self._workers):
+        for rank, worker in self._workers.items():
             if rank not in known and (status := worker.process.poll()) is not None:
                 if status < 0:
                     worker.pipe.wait(LAST_WORDS_SECONDS)

@@ -31,11 +31,16 @@ class Restarts:
         """Note that a worker's time is over; any thread may call it."""
         self._overdue.put((rank, why))
 
-    def note_fenced(self, rank: int) -> None:
-        """Note that a server elsewhere has ended a worker's session; every other worker reports it."""
-        if rank not in self._fenced:
-            self._fenced.add(rank)
-            self.note_overdue(rank, f"the server has ended the session of worker {rank}")
+    def note_fenced(self, rank: int) -> bool:
+        """Note that a server elsewhere has ended a worker's session; every other worker reports it.
+
+        Returns True the first time.
+        """
+        if rank in self._fenced:
+            return False
+        self._fenced.add(rank)
+        self.note_overdue(rank, f"the server has ended the session of worker {rank}")
+        return True
 
     def note_start(self, rank: int) -> None:
         """Note that a worker is ready, after which its session may be ended once more."""

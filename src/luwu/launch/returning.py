@@ -13,7 +13,7 @@ from luwu.control.waiting import until
 from luwu.core.errors import ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import ServerAccess
+from luwu.launch.job import CredentialFiles, ServerAccess
 from luwu.launch.local import LocalRun
 from luwu.launch.outcome import Outcome
 from luwu.launch.processes import Ended, ended_from_outside
@@ -23,9 +23,17 @@ from luwu.observe.display import Display
 
 
 def run_job(
-    settings: Settings, folder: RunFolder, display: Display, server: ServerAccess | None, *, takes_weights: bool
+    settings: Settings,
+    folder: RunFolder,
+    display: Display,
+    server: ServerAccess | None,
+    *,
+    takes_weights: bool,
+    credentials: CredentialFiles,
 ) -> Outcome:
     """Train and evaluate, or stop at a commit when interrupted; the arguments are those of `LocalRun`.
+
+    A run that has lost workers of another machine waits for others, for as long as it takes.
 
     Raises:
         LuwuError: the run's error. Where the server is elsewhere, was reached once, and the error came from there, it
@@ -36,10 +44,16 @@ def run_job(
     reached = False
     with Interrupts() as interrupts:
         while True:
-            run = LocalRun(settings, folder, display, server, takes_weights=takes_weights, restarts=restarts)
+            run = LocalRun(
+                settings, folder, display, server,
+                takes_weights=takes_weights, restarts=restarts, credentials=credentials,
+            )  # fmt: skip
             try:
                 return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
+                if run.waits_again:
+                    display.say(f"{error}; it goes on when other machines have joined")
+                    continue
                 reached = reached or run.begun
                 killed = [ended.rank for ended in run.ended if ended.status < 0]
                 if server is None or not ended_from_outside(run.ended) or not (reached or killed):

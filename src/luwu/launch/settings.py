@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from luwu.control.address import parse_host_port
 from luwu.control.exposition import MetricsPlace
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import (
@@ -104,6 +105,10 @@ class RunSettings(DiskSettings, ComputeSettings):
     """give faster workers (CPUs) more sequences, by measured times; the run is then not reproducible to the bit"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
+    listen: str = ""
+    """HOST:PORT where luwu train --join on other machines finds this run; empty: all workers run on this machine"""
+    workers_here: CountOrZero | None = None
+    """workers on this machine, with --listen or --join; the others run where luwu train --join is started"""
     restarts: CountOrZero = 3
     """restarts allowed in the whole run, of workers that a signal has killed; the others wait for them"""
     server_return_seconds: SecondsOrZero = 60.0
@@ -140,6 +145,18 @@ class Settings(Group):
     run: RunSettings = RunSettings()
     sample: Annotated[SampleSettings, TOML_ONLY] = SampleSettings()
 
+    @property
+    def ranks_here(self) -> range:
+        """The workers that the machine of `luwu train` runs."""
+        return range(
+            self.run.workers_here if self.run.listen and self.run.workers_here is not None else self.run.workers
+        )
+
+    @property
+    def ranks_elsewhere(self) -> range:
+        """The workers that other machines run."""
+        return range(len(self.ranks_here), self.run.workers)
+
     @model_validator(mode="after")
     def workers_have_work(self) -> Settings:
         """Refuse more workers than sequences: a worker without a sequence would only wait."""
@@ -147,6 +164,21 @@ class Settings(Group):
             raise ConfigError(
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
                 f"found {self.run.workers}; use fewer workers or a larger batch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def workers_elsewhere_can_join(self) -> Settings:
+        """Refuse an address at which nobody is to join. Without one the number of workers here does not count."""
+        run = self.run
+        if not run.listen:
+            return self
+        parse_host_port(run.listen)
+        if run.workers_here is None or run.workers_here >= run.workers:
+            found = "none" if run.workers_here is None else str(run.workers_here)
+            raise ConfigError(
+                f"run.workers_here: expected fewer than run.workers ({run.workers}) with run.listen, found {found}; "
+                "say with --workers-here how many workers this machine runs, 0 or more, or leave --listen out"
             )
         return self
 

@@ -82,6 +82,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "validated": {"step": _count, "loss_sum": _number, "sequences": _count},
     "result": {"loss_sum": _number, "sequences": _count, "prompt": _text, "sample": _text},
     "progress": {"done": _number, "total": _number},
+    "left": {},
 }
 _MAY_BE_MISSING: dict[str, dict[str, Check]] = {
     "start": {"worker_return_seconds": _number},

@@ -24,14 +24,15 @@ from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
 from luwu.core.division import Share
-from luwu.core.errors import ConfigError, ServerError
+from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.manifest import Manifest
-from luwu.core.room import RoomWait, log_room
+from luwu.core.room import RoomWait, SayRoom, log_room
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.description import behind_of, figures_of
 from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of
+from luwu.server.launchers import NO_LAUNCHERS, Launchers
 from luwu.server.network_service import NetworkService
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
@@ -69,6 +70,8 @@ class NetworkServer:
         start_core: makes the native server; default: the one of ``settings.transport``.
         plan: the tree of a run; default: that of ``settings.transport``.
         gives_up: tells whether a run that ends is to wait no longer for room on a full disk.
+        on_room: called when the store waits for room on its disk, and when it goes on.
+        launchers: what is done for launchers on other machines.
 
     Raises:
         ConfigError: settings that cannot work, or neither key nor certificates. ServerError: it cannot listen there.
@@ -85,9 +88,12 @@ class NetworkServer:
         start_core: StartCore | None = None,
         plan: PlanTopology | None = None,
         gives_up: Callable[[], bool] = lambda: False,
+        on_room: SayRoom = log_room,
+        launchers: Launchers = NO_LAUNCHERS,
     ) -> None:
         check_protection(settings, credentials)
         self._timeouts = timeouts
+        self._on_room = on_room
         self._listen = parse_host_port(settings.listen)
         self._tls = credentials.tls
         folders = [Path(folder) for folder in settings.stores]
@@ -112,6 +118,7 @@ class NetworkServer:
             settings.worker_return_seconds,
             settings.step_deadline_seconds,
             settings.min_workers or None,
+            launchers,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
@@ -124,6 +131,7 @@ class NetworkServer:
             functools.partial(has_store, folders),
             claims_of(folders[0]),
             on_report or (lambda rank, report: None),
+            launchers,
         )
         control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
         try:
@@ -161,6 +169,19 @@ class NetworkServer:
         return self._runs.run.stats()
 
     @property
+    def failure(self) -> LuwuError | None:
+        """The error of the last run that has failed; None: none has."""
+        return self._runs.failures[1]
+
+    def figures(self) -> dict[str, Any]:
+        """Return the stats as `luwu.control.figures.SERVER` reads them."""
+        return figures_of(self._runs.run) | {"failures": self._runs.failures[0]}
+
+    def behind(self) -> dict[str, float]:
+        """Return the seconds that others have waited for each worker, by rank."""
+        return behind_of(self._runs.run)
+
+    @property
     def metrics_port(self) -> int:
         """Port that answers Prometheus; 0: nothing does."""
         return self._exposition.port
@@ -182,9 +203,8 @@ class NetworkServer:
         self._grpc.start()
         self.port = self._door.open(self._listen, most_strangers)
         self._check_data_port(settings.data_port)
-        behind = Labelled(WORKER_BEHIND, "rank", lambda: behind_of(self._runs.run))
-        run = Table(SERVER, lambda: figures_of(self._runs.run) | {"failures": self._runs.failures})
-        self._exposition = Exposition(settings.metrics, [run], [behind])
+        behind = Labelled(WORKER_BEHIND, "rank", self.behind)
+        self._exposition = Exposition(settings.metrics, [Table(SERVER, self.figures)], [behind])
         for name in ("", SERVICE, ROOM_SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -199,10 +219,10 @@ class NetworkServer:
             self._lock.close()
 
     def _tell_room(self, wait: RoomWait | None) -> None:
-        """Report in the log and in health checks that the server waits for room on a full disk, and the wait's end."""
+        """Tell ``on_room`` and health checks that the server waits for room on a full disk, and when it goes on."""
         status = health_pb2.HealthCheckResponse
         self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
-        log_room(wait)
+        self._on_room(wait)
 
     def _bind_inside(self) -> None:
         if self._tls is None:

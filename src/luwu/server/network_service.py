@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from luwu.control import control_pb2 as pb
-from luwu.control.credentials import STATUS_REQUEST, switch_request, worker_request
+from luwu.control.credentials import STATUS_REQUEST, launcher_request, switch_request, worker_request
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
 from luwu.core.division import Share, Standing
@@ -16,9 +16,10 @@ from luwu.core.manifest import Manifest
 from luwu.server.cores import StepEnding
 from luwu.server.description import describe
 from luwu.server.gate import Gate
-from luwu.server.participants import Participant, on_one_line
-from luwu.server.run import Terms, Worker
-from luwu.server.runs import Runs, claim_nothing
+from luwu.server.launchers import Launchers
+from luwu.server.participants import LauncherMember, Participant, on_one_line
+from luwu.server.run import Terms, Worker, claim_nothing
+from luwu.server.runs import Runs
 from luwu.server.service import Attached, ControlService
 from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.store.run_record import Claim, Counts
@@ -48,6 +49,7 @@ class NetworkService(ControlService[Any]):
         has_store: says whether that store was made for a manifest.
         claim: gives a run the store; called with the claim and the counts, see `luwu.store.run_record.claim_store`.
         on_report: called with (rank, report) for everything a worker reports.
+        launchers: what is done for launchers on other machines.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class NetworkService(ControlService[Any]):
         has_store: Callable[[Manifest], bool],
         claim: Callable[[Claim, Counts], tuple[Counts, str]],
         on_report: Callable[[int, dict[str, Any]], None],
+        launchers: Launchers,
     ) -> None:
         super().__init__(on_report)
+        self._launchers = launchers
         self._runs = runs
         self._gate = gate
         self._door = door
@@ -109,6 +113,26 @@ class NetworkService(ControlService[Any]):
         )
         self._runs.join_switch(switch)
         return pb.JoinReply(session=switch.token, proof=proof, transport=self._transport)
+
+    def JoinLauncher(self, request: pb.JoinLauncherRequest, caller: Any) -> pb.JoinReply:  # noqa: N802
+        """Let in a launcher on another machine."""
+        proof = self._let_in(request, launcher_request(request.host, request.workers), caller)
+        host = on_one_line(request.host)
+        launcher = LauncherMember(
+            name=f"launcher {host}", peer=self._peer(caller), host=host, workers=max(1, request.workers)
+        )
+        self._runs.join_launcher(launcher)
+        return pb.JoinReply(session=launcher.token, proof=proof, transport=self._transport)
+
+    def Read(self, request: pb.ReadRequest, caller: Any) -> pb.ReadReply:  # noqa: N802
+        """Read a piece of a file for a launcher."""
+        self._launcher_of(caller)
+        return pb.ReadReply(content=self._launchers.read(request.name, request.offset))
+
+    def Tell(self, request: pb.TellRequest, caller: Any) -> pb.TellReply:  # noqa: N802
+        """Pass on what a launcher's worker reports."""
+        clock = self._launchers.tell(self._launcher_of(caller), request.rank, request.report)
+        return pb.TellReply(clock=clock)
 
     def Watch(self, request: pb.WatchRequest, caller: Any) -> Iterator[pb.Event]:  # noqa: N802
         """Send events to a participant. The end of this stream is the end of the participant."""
@@ -160,7 +184,18 @@ class NetworkService(ControlService[Any]):
     def Commit(self, request: pb.CommitRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """End an attempt."""
         worker = self.worker_of(caller)
-        return _ended(worker.run.commit(worker, request.roll_back, request.pushes, caller.is_active))
+        run = worker.run
+
+        def before() -> None:
+            if request.HasField("last_attempt"):
+                run.last_attempt = request.last_attempt
+            if request.report:
+                self.pass_on(worker.rank, request.report)
+
+        reply = _ended(run.commit(worker, request.roll_back, request.pushes, caller.is_active, before))
+        if run.last_attempt is not None:
+            reply.last_attempt = run.last_attempt
+        return reply
 
     def Decide(self, request: pb.DecideRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """Commit or roll back a prepared attempt for good."""
@@ -184,6 +219,12 @@ class NetworkService(ControlService[Any]):
         participant = self._participant(caller)
         if not isinstance(participant, Worker):
             raise ConfigError(f"{participant.name} is no worker and makes no steps")
+        return participant
+
+    def _launcher_of(self, caller: Any) -> LauncherMember:
+        participant = self._participant(caller)
+        if not isinstance(participant, LauncherMember):
+            raise ConfigError(f"{participant.name} is no launcher")
         return participant
 
     def _peer(self, caller: Any) -> str:

@@ -1,4 +1,4 @@
-"""Participants that have joined a server: workers and switches, each with a session's token and a queue of events."""
+"""Participants that have joined a server, each with a session's token and a queue of events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on_one_line(text: str) -> str:
 
 @dataclass(eq=False)
 class Participant:
-    """A worker or a switch that has joined. ``events`` are sent on its watch; None ends the watch.
+    """A worker, a switch or a launcher that has joined. ``events`` are sent on its watch; None ends the watch.
 
     ``left``: the participant left on purpose. ``failure``: its own reason that it cannot go on.
     """
@@ -57,6 +57,14 @@ class Participant:
     def end_watch(self) -> None:
         """Let the watch end after what was sent."""
         self.events.put(None)
+
+
+@dataclass(eq=False, kw_only=True)
+class LauncherMember(Participant):
+    """A launcher on another machine, which runs workers of this run. ``workers``: the most that it runs."""
+
+    host: str
+    workers: int
 
 
 class Participants:

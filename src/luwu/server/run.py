@@ -34,6 +34,11 @@ ClaimStore = Callable[[Counts], tuple[Counts, str]]
 log = logging.getLogger(__name__)
 
 
+def claim_nothing(counts: Counts) -> tuple[Counts, str]:
+    """Make no claim, for a program that does not name its run."""
+    return Counts(), ""
+
+
 class Terms(NamedTuple):
     """The terms of a run beside the model: every worker must come with the same.
 
@@ -56,6 +61,8 @@ class Worker(Participant):
 
 class Run(Membership[NetworkCore]):
     """Membership whose workers are told through their watches, and begin and commit here.
+
+    ``last_attempt`` is the attempt after which a worker asked to stop; None: none did.
 
     Args:
         workers: number of workers that make a step, or the most of them.
@@ -100,6 +107,7 @@ class Run(Membership[NetworkCore]):
         self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
         self._word = ""
+        self.last_attempt: int | None = None
 
     def _say_to_all(self, text: str) -> None:
         log.warning("job=%x %s", self.job, text)
@@ -280,10 +288,21 @@ class Run(Membership[NetworkCore]):
         with self._noting_failure(), self.answering(worker), self.core() as core:
             return core.begin(worker.rank, groups, max_norm, loss_scale) or (0, False)
 
-    def commit(self, worker: Worker, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> StepEnding | None:
-        """End a worker's attempt. None: ``goes_on`` was False, so nobody waits any more."""
+    def commit(
+        self,
+        worker: Worker,
+        roll_back: bool,
+        pushes: int,
+        goes_on: Callable[[], bool],
+        before: Callable[[], None] = lambda: None,
+    ) -> StepEnding | None:
+        """End a worker's attempt. None: ``goes_on`` was False, so nobody waits any more.
+
+        ``before`` is called while the worker is in the run, before its vote: no attempt ends without what it does.
+        """
         with self._noting_failure():
             with self.answering(worker), self.core() as core:
+                before()
                 core.commit(worker.rank, roll_back, pushes)
             return self._wait(lambda core: core.wait_commit(worker.rank, self._look_seconds), goes_on)
 

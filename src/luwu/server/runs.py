@@ -16,21 +16,16 @@ from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostErro
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWatch, SayRoom, log_room
 from luwu.server.laggards import look_for_laggards, overdue, why_overdue
+from luwu.server.launchers import NO_LAUNCHERS, Launchers
 from luwu.server.membership import miss_workers
-from luwu.server.participants import Participant, Participants
+from luwu.server.participants import LauncherMember, Participant, Participants
 from luwu.server.progress import LaggardWatch
-from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
+from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker, claim_nothing
 from luwu.server.service import Attached, loss_scale_of
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, PacketOrigin, PlanTopology, SwitchMember
-from luwu.store.run_record import Counts
 
 log = logging.getLogger(__name__)
-
-
-def claim_nothing(counts: Counts) -> tuple[Counts, str]:
-    """Make no claim, for a program that does not name its run."""
-    return Counts(), ""
 
 
 class Runs:
@@ -51,6 +46,7 @@ class Runs:
         step_deadline_seconds: a worker that others wait for and that makes no progress for this long counts as lost; 0:
             none does.
         fewest: see `Admission`.
+        launchers: what is done for launchers on other machines.
     """
 
     def __init__(
@@ -68,7 +64,9 @@ class Runs:
         worker_return_seconds: float = 0.0,
         step_deadline_seconds: float = 0.0,
         fewest: int | None = None,
+        launchers: Launchers = NO_LAUNCHERS,
     ) -> None:
+        self._launchers = launchers
         self._plan_failure = plan_failure
         self._step_deadline_seconds = step_deadline_seconds
         self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest, worker_return_seconds, fewest)
@@ -83,6 +81,7 @@ class Runs:
         self._run = self._make_run()
         self._closing = False
         self._failures = 0  # of the runs that were renewed
+        self._failure: LuwuError | None = None  # of the last of them that failed
         self._writing = False  # what a run that has ended has left in memory
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
         self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
@@ -98,10 +97,11 @@ class Runs:
             return self._run
 
     @property
-    def failures(self) -> int:
-        """Runs that have failed."""
+    def failures(self) -> tuple[int, LuwuError | None]:
+        """The number of runs that have failed, and the error of the last one."""
         with self._changed:
-            return self._failures + (self._run.error() is not None)
+            error = self._run.error()
+            return self._failures + (error is not None), error or self._failure
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
         """Take a worker into the run, waiting for the one before it to end, and for one of its rank to watch or end.
@@ -156,6 +156,12 @@ class Runs:
             self._run.tell_place(switch)
             self._changed.notify_all()
         log.info("joined %s peer=%s fan_in=%d", switch.name, switch.peer, switch.fan_in)
+
+    def join_launcher(self, launcher: LauncherMember) -> None:
+        """Take in a launcher on another machine; raises ConfigError where this server's owner has no use for it."""
+        self._launchers.join(launcher)
+        self.participants.add(launcher)
+        log.info("joined %s peer=%s workers=%d", launcher.name, launcher.peer, launcher.workers)
 
     def attach(
         self,
@@ -266,6 +272,9 @@ class Runs:
             self._end_worker(participant)
         elif isinstance(participant, SwitchMember):
             self._end_switch(participant)
+        elif isinstance(participant, LauncherMember):
+            self._launchers.go(participant)
+            self.participants.remove(participant, WorkerLostError(f"{participant.name} {participant.end}; join again"))
         participant.end_watch()
         with self._changed:
             self._changed.notify_all()
@@ -380,7 +389,7 @@ class Runs:
             log.error("step=%d was answered and could not be written: %s", step, error)
         with self._changed:
             self._lost_switches.clear()
-            self._failures += run.error() is not None
+            self._failures, self._failure = self.failures
             self._run = self._make_run()
             self._writing = False
             self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)

@@ -163,13 +163,16 @@ class ControlService(ABC, Generic[CallerT]):
 
     def Report(self, request: pb.ReportRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
         """Pass on a worker's report."""
-        rank = self.worker_of(caller).rank
+        self.pass_on(self.worker_of(caller).rank, request.report)
+        return pb.Empty()
+
+    def pass_on(self, rank: int, text: str) -> None:
+        """Pass on a worker's report, JSON; raises ConfigError where it is none."""
         try:
-            report = json.loads(request.report)
+            report = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"report: expected JSON, found {error}") from None
         self._on_report(rank, report)
-        return pb.Empty()
 
     def Progress(self, request: pb.ProgressRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
         """Note what a worker does."""

@@ -20,7 +20,8 @@ from luwu.session.decision import decide
 class RemoteEndpoint:
     """Endpoint of a data plane and the control planes of its servers. Functions may be called from any thread.
 
-    Handles of commits are negative, the data plane's are not.
+    Handles of commits are negative, the data plane's are not. ``last_attempt`` is the attempt after which a worker
+    asked to stop; None: none did.
 
     Args:
         link: the data plane.
@@ -38,6 +39,9 @@ class RemoteEndpoint:
         self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # by handle: time of the request, and its calls
         self._last_commit = 0
         self._grad_norm: float | None = None
+        self.last_attempt: int | None = None
+        self._asked_last: int | None = None
+        self._report = ""  # that goes with the next vote
         self._epochs: list[int] = []  # of the servers in the last attempt that was not given up before it began
 
     @property
@@ -122,12 +126,24 @@ class RemoteEndpoint:
         """Commit step 0, after every block's `initialise`."""
         return self._data.finish_initialise()
 
+    def ask_to_stop(self, attempt: int) -> None:
+        """Ask with the next commit that this attempt, a number that all workers know it by, be the last."""
+        self._asked_last = attempt
+
+    def report_with_vote(self, report: str) -> None:
+        """Have the first server pass on a report, JSON, before it takes the next vote."""
+        self._report = report
+
     def commit(self, skip: bool = False) -> int:
         """End the attempt; `wait` gives its end, see `luwu.core.protocols.Endpoint`."""
         asked = time.monotonic_ns()
+        requests = [
+            pb.CommitRequest(roll_back=skip, pushes=pushes, last_attempt=self._asked_last) for pushes in self._pushes
+        ]
+        requests[0].report, self._report = self._report, ""
         calls = [
-            control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=pushes), patient=True)
-            for control, pushes in zip(self._controls, self._pushes, strict=True)
+            control.start("Commit", request, patient=True)
+            for control, request in zip(self._controls, requests, strict=True)
         ]
         self._last_commit -= 1
         self._commits[self._last_commit] = asked, calls
@@ -152,6 +168,8 @@ class RemoteEndpoint:
 
     def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
         """Return the end of a step, once every server that has prepared it knows the decision."""
+        told = [reply.last_attempt for reply in replies if reply.HasField("last_attempt")]
+        self.last_attempt = max(told, default=None)
         decision = decide(
             [int(reply.end) for reply in replies],
             [reply.squares if reply.HasField("squares") else None for reply in replies],

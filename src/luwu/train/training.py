@@ -7,14 +7,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from luwu.control.credentials import TlsFiles
 from luwu.core.errors import AttemptVoidError, DataError, LuwuError
-from luwu.core.files import replace_text
-from luwu.core.room import Room, is_full
+from luwu.core.room import Room
 from luwu.core.shares import even_share
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
@@ -22,7 +21,7 @@ from luwu.data.tokenizer import Tokens
 from luwu.launch.checks import check_steps
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
-from luwu.launch.last_attempts import AttemptPart, LastAttempts
+from luwu.launch.last_attempts import AttemptPart, AttemptsByVote, LastAttempts, NotesAttempts
 from luwu.launch.reports import ReportFunction, WarningRelay
 from luwu.launch.settings import Settings
 from luwu.optim.choosing import make_optimizer
@@ -32,7 +31,11 @@ from luwu.store.run_record import Claim, Counts
 from luwu.train.devices import choose_device
 from luwu.train.evaluation import evaluate, validate
 from luwu.train.model import RunModel, make_model
+from luwu.train.stopping import StopAgreement, agreement_of
 from luwu.train.worker import StopRequest
+
+if TYPE_CHECKING:
+    from luwu.session.remote_endpoint import RemoteEndpoint  # brings gRPC
 
 
 def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFunction, room: Room) -> None:
@@ -61,13 +64,14 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
         }
     )
     sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
-    last_attempts = LastAttempts(RunFolder(folder).attempts_path(rank))
-    trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts)
+    last_attempts = notes_of(job, session)
+    agreement = agreement_of(job, session)
+    trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts, agreement)
     if made.step != job.validated_step:
         trainer.validate_again()
     stopped = False
     while not stopped and counts_of_run(session).step < settings.run.steps:
-        stopped = trainer.run_step(stop, job.stop_path)
+        stopped = trainer.run_step(stop)
     if stopped:
         report({"kind": "stopped"})
     else:
@@ -105,6 +109,13 @@ def find_session(job: Job, rank: int, workers: int, report: ReportFunction) -> S
     return session
 
 
+def notes_of(job: Job, session: Session) -> NotesAttempts:
+    """Return what keeps a worker's last attempts."""
+    if job.joined:
+        return AttemptsByVote(cast("RemoteEndpoint", session.endpoint).report_with_vote)
+    return LastAttempts(RunFolder(Path(job.folder)).attempts_path(session.rank))
+
+
 class Trainer:
     """Trainer that tries one step after another.
 
@@ -120,9 +131,11 @@ class Trainer:
         held_back: Tokens,
         device: torch.device,
         report: ReportFunction,
-        last_attempts: LastAttempts,
+        last_attempts: NotesAttempts,
+        agreement: StopAgreement,
     ) -> None:
         self._report = report
+        self._agreement = agreement
         self._last_attempts = last_attempts
         self._settings = settings
         self._module = model.module
@@ -137,12 +150,8 @@ class Trainer:
         self._before: tuple[int, ...] = ()  # those of the division before
         self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
-    def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
-        """Try a step and report it; return True if it was the last because a stop was asked for.
-
-        Rank 0 alone is asked. It writes the attempt into the stop file before it votes for the commit, and no commit
-        ends without its vote, so after that commit every worker finds the attempt there.
-        """
+    def run_step(self, stop: StopRequest) -> bool:
+        """Try a step and report it; return True if it was the last because rank 0 was asked to stop."""
         session, run = self._session, self._settings.run
         began, moved = self._ended, session.endpoint.stats()
         made = counts_of_run(session)
@@ -157,7 +166,7 @@ class Trainer:
         share = loss * (len(inputs) * session.workers / run.batch)
         self._optimizer.scale(share).backward()
         if session.rank == 0 and stop.asked:
-            _ask_to_stop(stop_path, attempt)
+            self._agreement.propose(attempt)
         scale = self._optimizer.loss_scale if self._scales else None
         known: AttemptPart = {
             "attempt": attempt,
@@ -182,7 +191,7 @@ class Trainer:
             "grad_norm": self._optimizer.last_grad_norm,
             **self._times_since(began, moved),
         }
-        last = stop_path.exists() and int(stop_path.read_text()) == attempt
+        last = self._agreement.is_last(attempt)
         if committed and not last:
             validating = time.monotonic()
             words["validation"] = self._validate_if_due()
@@ -260,12 +269,3 @@ class Trainer:
             return validate(self._settings, self._predict, self._session, self._held_back, self._device)
         finally:
             self._module.train(training)
-
-
-def _ask_to_stop(path: Path, attempt: int) -> None:
-    """Tell all workers that this attempt is the last. If the disk has no room for that, a later attempt will be."""
-    try:
-        replace_text(path, str(attempt))
-    except OSError as error:
-        if not is_full(error):
-            raise

@@ -1,0 +1,166 @@
+"""The server of a launcher whose run has workers on other machines: it is in this process, and on the network."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from luwu.control.address import HostPort, numeric, parse_host_port
+from luwu.core.errors import LuwuError
+from luwu.core.room import SayRoom
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import CredentialFiles, ServerAccess
+from luwu.launch.machines import Machines
+from luwu.launch.restarts import WORKER_RETURN_SECONDS
+from luwu.launch.settings import Settings
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerSettings
+from luwu.store.folders import make_folder
+from luwu.store.opening import lock_folder
+
+LOG = logging.getLogger("luwu.server")
+GATE_LOG = "luwu.server.gate"
+
+KEY_NAME = "job.key"
+"""File in the run folder of a key that nobody else gave."""
+
+
+class RefusalRelay(logging.Handler):
+    """Passes on whom the server has refused; what else it logs the run's workers report, or its error says."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one record on."""
+        if record.name == GATE_LOG:
+            self._say(record.getMessage())
+
+
+def find_key(folder: RunFolder, given: CredentialFiles) -> CredentialFiles:
+    """Return the credentials that were given, or a key of the run's own; it is made where there is none."""
+    found = given.read()
+    if found.key is not None or found.tls is not None:
+        return given
+    make_folder(folder.path)
+    path = folder.path / KEY_NAME
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+    return given.model_copy(update={"key_file": str(path)})
+
+
+class ListeningServer:
+    """A server in this process for workers on any machine. It holds the run folder for this launcher.
+
+    Until it is closed, what it logs goes to the user rather than to standard error, which the display uses.
+
+    Args:
+        settings: of the run.
+        folder: the run's folder.
+        given: the credentials that were given; without any the run has a key of its own.
+        machines: the launchers on other machines.
+        on_room: called when the store waits for room on its disk, and when it goes on.
+        gives_up: tells whether a run that ends is to wait no longer for room on a full disk.
+        say: called with a sentence for the user.
+
+    Attributes:
+        access: the server, for workers on this machine.
+        join_words: command that joins the run on another machine.
+    """
+
+    socket_path = None
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        given: CredentialFiles,
+        machines: Machines,
+        on_room: SayRoom,
+        gives_up: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        make_folder(folder.path)
+        self._lock = lock_folder(folder.path, "run folder")
+        self._machines = machines
+        self._relay = RefusalRelay(say)
+        LOG.addHandler(self._relay)
+        try:
+            files = find_key(folder, given)
+            credentials = files.read()
+            self._server = NetworkServer(
+                _server_settings(settings, folder),
+                credentials,
+                on_room=on_room,
+                gives_up=gives_up,
+                on_report=machines.note,
+                launchers=machines,
+            )
+        except BaseException:
+            self._release()
+            raise
+        host = parse_host_port(settings.run.listen).host
+        own = HostPort(numeric(host), self._server.port).url if credentials.tls is None else self._server.url
+        self.access = ServerAccess(url=own, key_file=files.key_file, tls=files.tls)
+        key = f" --key-file {files.key_file}" if files.key_file else ""
+        self.join_words = f"luwu train --join {self._server.url}{key}"
+
+    def __enter__(self) -> ListeningServer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving, and let another launcher have the run folder.
+
+        Raises:
+            StoreError, StoreSpaceError: a step that was answered could not be written; the server has stopped.
+        """
+        try:
+            self._server.close()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        LOG.removeHandler(self._relay)
+        self._machines.close()
+        self._lock.close()
+
+    def failure(self) -> LuwuError | None:
+        """Return the error that the run failed with, or None."""
+        return self._server.failure
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the store was opened for the present run; empty while it is closed."""
+        return self._server.stats()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the stats as `luwu.control.figures.SERVER` reads them."""
+        return self._server.figures()
+
+    def behind(self) -> dict[str, float]:
+        """Return the seconds that others have waited for each worker, by rank."""
+        return self._server.behind()
+
+
+def _server_settings(settings: Settings, folder: RunFolder) -> ServerSettings:
+    run = settings.run
+    return ServerSettings(
+        stores=tuple(map(str, folder.stores(settings))),
+        workers=run.workers,
+        memory=run.memory,
+        listen=run.listen,
+        durable=run.durable,
+        snapshot_every=run.snapshot_every,
+        snapshot_keep=run.snapshot_keep,
+        disk_full_wait_seconds=run.disk_full_wait_seconds,
+        worker_return_seconds=WORKER_RETURN_SECONDS if run.restarts else 0.0,
+        step_deadline_seconds=run.step_deadline_seconds,
+    )

@@ -1,0 +1,216 @@
+"""Launchers on other machines that run workers of this launcher's run: their places, their files and their reports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from luwu.control import control_pb2 as pb
+from luwu.core.errors import ConfigError, LuwuError, WorkerLostError
+from luwu.core.quantities import shown
+from luwu.core.words import printable
+from luwu.data.corpus import DATA_NAME, SIDECAR_NAME
+from luwu.data.tokenizer import TOKENIZER_FILE
+from luwu.launch.folder import RunFolder, config_file
+from luwu.launch.job import Job
+from luwu.launch.last_attempts import LastAttempts, is_record
+from luwu.launch.places import Grant, Places
+from luwu.launch.reports import reported_error
+from luwu.launch.settings import Settings
+from luwu.launch.words import checked_report, parse_report
+from luwu.server.participants import LauncherMember
+
+READ_BYTES = 1 << 20
+"""Most bytes of an answer to `read`."""
+
+MODEL_CONFIG = "model/config.json"
+"""Name, for a launcher, of the configuration of a model that is not LuWu's own."""
+
+FILE_NAMES = (DATA_NAME, SIDECAR_NAME, TOKENIZER_FILE, MODEL_CONFIG)
+"""Names of all files that launchers may be told of."""
+
+Report = Mapping[str, Any]
+
+
+def files_of(folder: RunFolder, settings: Settings) -> dict[str, Path]:
+    """Return the files that workers of a run read, by the names that launchers know them by."""
+    found = {name: path for name in FILE_NAMES if name != MODEL_CONFIG and (path := folder.path / name).exists()}
+    if settings.model.path is not None:
+        found[MODEL_CONFIG] = config_file(Path(settings.model.path))
+    return found
+
+
+class Machines:
+    """The launchers on other machines. Functions may be called from any thread; see `luwu.server.launchers.Launchers`.
+
+    Args:
+        ranks: the workers that they run.
+        folder: the run's folder.
+        on_report: called with (rank, report) for what those report, in a thread of the server; it may wait.
+        say: called with a sentence for the user.
+
+    Attributes:
+        lost: a launcher has gone with workers that had not finished.
+        failure: the error of a worker, and where it ran; None: none has failed.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        folder: RunFolder,
+        on_report: Callable[[int, Report], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._places = Places(ranks)
+        self._folder = folder
+        self._on_report = on_report
+        self._say = say
+        self._lock = threading.Lock()
+        self._job: str | None = None  # nobody gets a place before there is one
+        self._files: dict[str, Path] = {}
+        self._here: list[LauncherMember] = []
+        self._notes: dict[int, LastAttempts] = {}
+        self.lost = False
+        self.failure: LuwuError | None = None
+
+    @property
+    def missing(self) -> int:
+        """Workers that nobody offers to run, before the run has begun."""
+        with self._lock:
+            return self._places.missing if self._job is not None else 0
+
+    @property
+    def begun(self) -> bool:
+        """True once all workers were given away."""
+        with self._lock:
+            return self._places.begun
+
+    @property
+    def unfinished(self) -> bool:
+        """True while one of the workers has not done its work."""
+        with self._lock:
+            return self._places.unfinished
+
+    def publish(self, job: Job, files: dict[str, Path]) -> None:
+        """Give places to launchers from now on, with the job and its files."""
+        with self._lock:
+            self._job, self._files = job.model_dump_json(), files
+            grants = [grant for each in self._here for grant in self._places.offer(each, each.workers)]
+            self._give(grants)
+
+    def ask_to_stop(self) -> None:
+        """Have rank 0, if it runs elsewhere, stop the run at the end of the step."""
+        self._tell(0, pb.Event(stop=pb.Stop()))
+
+    def kill_one(self, rank: int) -> None:
+        """Have a worker whose session the server has ended killed, and another started in its place."""
+        self._tell(rank, pb.Event(notice=pb.Notice(fenced=rank)))
+
+    def end(self, error: LuwuError | None, *, stopped: bool) -> None:
+        """Tell all launchers that the run has ended."""
+        words = pb.RunEnded(stopped=stopped)
+        if error is not None:
+            words.error, words.message = type(error).__name__, str(error)
+        with self._lock:
+            for launcher in self._here:
+                launcher.tell(pb.Event(ended=words))
+
+    def join(self, launcher: LauncherMember) -> None:
+        """Take a launcher in; it gets places once there is a job, and enough offers."""
+        with self._lock:
+            self._here.append(launcher)
+            if self._job is not None:
+                self._give(self._places.offer(launcher, launcher.workers))
+
+    def go(self, launcher: LauncherMember) -> None:
+        """Note that a launcher has gone; others that wait get its places."""
+        with self._lock:
+            if launcher in self._here:
+                self._here.remove(launcher)
+            left, grants = self._places.go(launcher)
+            if left:
+                self.lost = True
+                waits = "" if grants else "; the run waits for another machine"
+                self._say(f"{launcher.host} has gone, where {workers_text(left)} ran{waits}")
+            self._give(grants)
+
+    def read(self, name: str, offset: int) -> bytes:
+        """Return the next bytes of a file that launchers were told of; raises ConfigError for another."""
+        path = self._files.get(name)
+        if path is None:
+            raise ConfigError(f"file: expected one of {', '.join(self._files) or 'none'}, found {name!r}")
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(READ_BYTES)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}; start the run again") from None
+
+    def note(self, rank: int, record: object) -> None:
+        """Write down the part of a worker in an attempt, before its vote on it is taken.
+
+        Raises:
+            ConfigError: it is no such part. LuwuError: the file cannot be written to.
+        """
+        if not is_record(record):
+            raise ConfigError(f"report of worker {rank}: expected the record of an attempt, found {shown(record)}")
+        path = self._folder.attempts_path(rank)
+        try:
+            if rank not in self._notes:
+                self._notes[rank] = LastAttempts(path)
+            self._notes[rank].note(record)
+        except OSError as error:
+            raise LuwuError(f"{path}: expected to note an attempt in it, found: {error}; mend the disk") from error
+
+    def close(self) -> None:
+        """Close the files of `note`, once nobody calls it any more."""
+        for notes in self._notes.values():
+            notes.close()
+        self._notes.clear()
+
+    def tell(self, launcher: LauncherMember, rank: int, report: str) -> float:
+        """Take a report; raises ConfigError where the launcher does not run this worker."""
+        with self._lock:
+            if self._places.launcher_of(rank) is not launcher:
+                raise ConfigError(f"worker {rank}: expected one that this launcher runs; join again")
+        words = parse_report(report)
+        if words["kind"] == "left":
+            with self._lock:
+                self._places.finish(rank)
+        elif words["kind"] == "error":
+            self.failure = self.failure or _failed(launcher, rank, words)
+        else:
+            self._on_report(rank, words)
+        return time.monotonic()
+
+    def _tell(self, rank: int, event: pb.Event) -> None:
+        with self._lock:
+            launcher = self._places.launcher_of(rank)
+        if launcher is not None:
+            cast(LauncherMember, launcher).tell(event)
+
+    def _give(self, grants: Iterable[Grant]) -> None:
+        assert self._job is not None or not list(grants)
+        for given in grants:
+            launcher = cast(LauncherMember, given.launcher)
+            files = [pb.RunFile(name=name, size=path.stat().st_size) for name, path in self._files.items()]
+            launcher.tell(pb.Event(places=pb.Places(ranks=given.ranks, job=self._job or "", files=files)))
+            self._say(f"{launcher.host} ({launcher.peer}) runs {workers_text(given.ranks)}")
+
+
+def _failed(launcher: LauncherMember, rank: int, words: Report) -> LuwuError:
+    """Return the error that ended a worker on another machine."""
+    try:
+        error = reported_error(checked_report(rank, words))
+    except WorkerLostError as damaged:
+        error = damaged
+    return type(error)(f"on {printable(launcher.host)}: {error}")
+
+
+def workers_text(ranks: Iterable[int]) -> str:
+    """Return "worker 2" or "workers 2 and 3"."""
+    *others, last = map(str, ranks)
+    return f"workers {', '.join(others)} and {last}" if others else f"worker {last}"

@@ -1,0 +1,49 @@
+"""What a server's owner does for launchers on other machines, which run workers of its run."""
+
+from __future__ import annotations
+
+from typing import NoReturn, Protocol
+
+from luwu.core.errors import ConfigError
+from luwu.server.participants import LauncherMember
+
+
+class Launchers(Protocol):
+    """The owner's side. Functions may be called from any thread, and raise errors of `luwu.errors`."""
+
+    def join(self, launcher: LauncherMember) -> None:
+        """Take a launcher in, which begins to watch now."""
+
+    def go(self, launcher: LauncherMember) -> None:
+        """Note that a launcher has gone."""
+
+    def read(self, name: str, offset: int) -> bytes:
+        """Return the next bytes of a file that was named to launchers; none at its end."""
+
+    def tell(self, launcher: LauncherMember, rank: int, report: str) -> float:
+        """Take a report of a launcher's worker, as JSON; return the time of this machine's monotonic clock."""
+
+
+class NoLaunchers:
+    """A server that no launcher owns: it takes none in."""
+
+    def join(self, launcher: LauncherMember) -> NoReturn:
+        """Refuse a launcher."""
+        raise ConfigError(
+            "join: expected the address of a luwu train --listen, found a luwu server; give the address to "
+            "luwu train --server, which starts all workers on one machine"
+        )
+
+    def go(self, launcher: LauncherMember) -> None:
+        """Do nothing: none was taken in."""
+
+    def read(self, name: str, offset: int) -> NoReturn:
+        """Refuse, because no file was named."""
+        raise ConfigError(f"file: expected none, found {name!r}")
+
+    def tell(self, launcher: LauncherMember, rank: int, report: str) -> NoReturn:
+        """Refuse, because no worker was given away."""
+        raise ConfigError(f"worker {rank}: expected no launcher's report")
+
+
+NO_LAUNCHERS = NoLaunchers()
