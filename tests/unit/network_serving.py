@@ -30,9 +30,9 @@ def serve(tmp_path):
     """Starts servers over fake cores; they are closed at the end."""
     servers = []
 
-    def start(workers=1, name="store", timeouts=QUICK, credentials=KEY, **settings):
+    def start(workers=1, name="store", timeouts=QUICK, credentials=KEY, on_report=None, **settings):
         wanted = ServerSettings(stores=(tmp_path / name,), workers=workers, **{"listen": "127.0.0.1:0"} | settings)
-        servers.append(NetworkServer(wanted, credentials, timeouts, start_core=FakeCore, plan=star))
+        servers.append(NetworkServer(wanted, credentials, timeouts, on_report, start_core=FakeCore, plan=star))
         return servers[-1]
 
     yield start

@@ -17,7 +17,7 @@ from harness.network.namespaces import wait_until
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import METHODS, decode, failure_of, receive, reply_of, send, short_address
 from luwu.control.local_client import LocalClient
-from luwu.control.rpc import LONGEST_ERROR_CHARACTERS, LONGEST_MESSAGE_BYTES
+from luwu.control.rpc import LONGEST_ERROR_CHARACTERS, LONGEST_MESSAGE_BYTES, PROTOCOL_VERSION
 from luwu.errors import ConfigError, ServerError, WorkerLostError
 from luwu.server import socket_carrier
 from luwu.server.server import LocalServer
@@ -117,7 +117,10 @@ def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(
             with pytest.raises(KeyboardInterrupt):
                 client.call("Standing", pb.StandingRequest())
         client.post("Report", pb.ReportRequest(report='{"a": 1}'))
-        assert client.call("Hello", pb.HelloRequest(protocol_version=4)).protocol_version == 4
+        assert (
+            client.call("Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION)).protocol_version
+            == PROTOCOL_VERSION
+        )
         assert reports == [{"a": 1}]
         client.close()
 

@@ -186,9 +186,13 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         _room=None,
         _job=Mock(),
         _restarts=Restarts(0),
+        _reports=Mock(),
+        _machines=Mock(failure=None, unfinished=False),
+        _listening=None,
         _stages=SimpleNamespace(show=show),
     )
     run._fail = partial(launcher.LocalRun._fail, run)
+    run._goes_on = partial(launcher.LocalRun._goes_on, run)
     with pytest.raises(ServerError, match="it ended"):
         launcher.LocalRun._supervise(run, SimpleNamespace(count=0))
 

@@ -82,6 +82,26 @@ def test_hyper_parameters_segments_and_roll_backs_arrive(serve):
         assert (core.disk.attempts, core.disk.rolled_back, session.rolled_back) == (2, 1, 1)
 
 
+def test_a_vote_tells_all_workers_after_which_attempt_to_stop(serve):
+    """It tells the server's owner what the worker reports with it, too, before the attempt ends."""
+    reported = []
+    server = serve(workers=2, on_report=lambda *words: reported.append(words))
+
+    def work(session):
+        worker = NumpyWorker(session, small_manifest())
+        told = []
+        for attempt in range(3):
+            if (session.rank, attempt) == (1, 1):
+                session.endpoint.ask_to_stop(attempt)
+                session.endpoint.report_with_vote('{"attempt": 1}')
+            worker.step()
+            told.append(session.endpoint.last_attempt)
+        return told
+
+    assert together(server, 2, work) == [[None, 1, 1]] * 2
+    assert reported == [(1, {"attempt": 1})]
+
+
 def test_workers_begin_together_and_each_set_of_them_resumes(serve):
     server = serve(workers=3)
     for expected in (2, 4):

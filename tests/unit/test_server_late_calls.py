@@ -90,7 +90,7 @@ def check_refused(lost: Worker) -> None:
     with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
         lost.run.begin(lost, [])
     with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
-        lost.run.commit(lost, False, 3, lambda: True)
+        lost.run.commit(lost, False, 3, lambda: True, before=lambda: pytest.fail("it is in the run no more"))
 
 
 def test_a_late_step_of_a_lost_worker_reaches_nothing() -> None:

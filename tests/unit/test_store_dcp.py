@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from luwu.models.importing import import_pretrained
 from luwu.optim.kinds import torch_optimizers
 from luwu.store.dcp_output import cut, export_dcp
 from luwu.store.dcp_source import DcpReader
+from luwu.store.dcp_tensor import SavedPiece
 from luwu.store.exporting import export_safetensors
 from luwu.store.values import StoredValues, moment_names
 
@@ -284,6 +287,23 @@ def test_damaged_checkpoints_are_named(exported: Path) -> None:
     assert "__0_0.distcp" in refusal(exported)
     (exported / "dcp" / ".metadata").write_bytes(b"no pickle")
     assert ".metadata: cannot be read" in refusal(exported)
+
+
+def test_a_description_that_would_take_all_memory_is_refused(tmp_path: Path) -> None:
+    """Python's reader takes memory for every number below that of an object, so two numbers may take gigabytes."""
+    with io.BytesIO() as file:
+        torch.save(torch.zeros(3), file)
+        honest = zipfile.ZipFile(file)
+        with zipfile.ZipFile(tmp_path / "piece", "w", zipfile.ZIP_STORED) as archive:
+            for name in honest.namelist():
+                content = honest.read(name)
+                if name.endswith("data.pkl"):
+                    content = content[:-1] + b"r" + (1 << 30).to_bytes(4, "little") + content[-1:]
+                archive.writestr(name, content)
+    length = (tmp_path / "piece").stat().st_size
+    piece = SavedPiece("w", tmp_path / "piece", 0, length, (0,), (3,), torch.float32)
+    with pytest.raises(CheckpointError, match="a description that asks for memory without end; copy or save"):
+        piece.fill(torch.empty(3), 0, (3,))
 
 
 def test_a_checkpoint_of_another_model_is_refused(exported: Path) -> None:

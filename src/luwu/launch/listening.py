@@ -6,10 +6,12 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from luwu.control.address import HostPort, numeric, parse_host_port
-from luwu.core.errors import LuwuError
+from luwu.core.closing import close_after
+from luwu.core.errors import LuwuError, StoreError, StoreSpaceError
 from luwu.core.room import SayRoom
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import CredentialFiles, ServerAccess
@@ -89,6 +91,7 @@ class ListeningServer:
         make_folder(folder.path)
         self._lock = lock_folder(folder.path, "run folder")
         self._machines = machines
+        self._closed = False
         self._relay = RefusalRelay(say)
         LOG.addHandler(self._relay)
         try:
@@ -114,8 +117,10 @@ class ListeningServer:
     def __enter__(self) -> ListeningServer:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_after(error, self.close)
 
     def close(self) -> None:
         """Stop serving, and let another launcher have the run folder.
@@ -123,10 +128,15 @@ class ListeningServer:
         Raises:
             StoreError, StoreSpaceError: a step that was answered could not be written; the server has stopped.
         """
+        if self._closed:
+            return
+        self._closed = True
         try:
             self._server.close()
         finally:
             self._release()
+        if isinstance(failure := self._server.failure, (StoreError, StoreSpaceError)):
+            raise failure
 
     def _release(self) -> None:
         LOG.removeHandler(self._relay)

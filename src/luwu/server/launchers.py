@@ -1,4 +1,4 @@
-"""What a server's owner does for launchers on other machines, which run workers of its run."""
+"""Launchers on other machines, which run workers of a run, as the owner of the run's server sees them."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class Runs:
     def failures(self) -> tuple[int, LuwuError | None]:
         """The number of runs that have failed, and the error of the last one."""
         with self._changed:
-            error = self._run.error()
-            return self._failures + (error is not None), error or self._failure
+            failed = self._run.failed_at is not None  # a core that closes tells an error, too
+            return self._failures + failed, self._run.error() if failed else self._failure
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
         """Take a worker into the run, waiting for the one before it to end, and for one of its rank to watch or end.
@@ -383,13 +383,15 @@ class Runs:
                 self.participants.remove(worker, ended)
                 worker.end_watch()
         self._writing = True
+        failures, failure = self.failures
         try:
             run.close(self._timeouts.close_seconds, self._room_watch.goes_on)
         except LuwuError as error:
             log.error("step=%d was answered and could not be written: %s", step, error)
+            failures, failure = failures + 1, error
         with self._changed:
             self._lost_switches.clear()
-            self._failures, self._failure = self.failures
+            self._failures, self._failure = failures, failure
             self._run = self._make_run()
             self._writing = False
             self._laggard_watch = LaggardWatch(self._timeouts, self._step_deadline_seconds)

@@ -10,6 +10,7 @@ import io
 import math
 import os
 import pickle
+import pickletools
 import zipfile
 import zlib
 from collections import OrderedDict
@@ -126,7 +127,10 @@ class SavedPiece:
                 found = {Path(entry.filename).name: entry for entry in archive.infolist()}
                 if found["data.pkl"].file_size > _MOST_DESCRIPTION_BYTES:
                     raise self._damaged(f"a description of {found['data.pkl'].file_size} bytes")
-                described = _Description(io.BytesIO(archive.read(found["data.pkl"]))).load()
+                content = archive.read(found["data.pkl"])
+                if _remembers_beyond(content):
+                    raise self._damaged("a description that asks for memory without end")
+                described = _Description(io.BytesIO(content)).load()
                 data = next(entry for entry in archive.infolist() if entry.filename.endswith("/data/0"))
                 window.seek(data.header_offset + _LOCAL_HEADER_BYTES - 4)
                 names = window.read(4)
@@ -177,6 +181,15 @@ class _Description(pickle.Unpickler):
         if module in ("torch", "torch.storage") and name.endswith("Storage"):
             return object
         raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def _remembers_beyond(content: bytes) -> bool:
+    """Return True where a pickle numbers an object higher than its bytes can: the reader takes memory for all below."""
+    return any(
+        isinstance(number, int) and number > len(content)
+        for operation, number, _ in pickletools.genops(content)
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT")
+    )
 
 
 class _FilePart(io.RawIOBase):

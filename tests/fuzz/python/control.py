@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -20,11 +20,11 @@ from luwu.errors import AuthenticationError, LuwuError, ServerError
 from luwu.server.balance import RunBalance
 from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of
+from luwu.server.launchers import NoLaunchers
 from luwu.server.network_service import NetworkService
-from luwu.server.participants import Participants
+from luwu.server.participants import LauncherMember, Participants
 from luwu.server.progress import RunProgress
-from luwu.server.run import Terms, Worker
-from luwu.server.runs import claim_nothing
+from luwu.server.run import Terms, Worker, claim_nothing
 from luwu.server.service import Attached
 from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.server.vacancies import Vacancies
@@ -38,9 +38,10 @@ CALLS = {
     "Initialised": pb.InitialisedRequest, "SetSegments": pb.SetSegmentsRequest, "Begin": pb.BeginRequest,
     "Commit": pb.CommitRequest, "Decide": pb.DecideRequest, "Snapshot": pb.SnapshotRequest,
     "Report": pb.ReportRequest, "Leave": pb.LeaveRequest, "Progress": pb.ProgressRequest, "Status": pb.StatusRequest,
-    "Divide": pb.DivideRequest, "MakeDurable": pb.MakeDurableRequest,
+    "Divide": pb.DivideRequest, "MakeDurable": pb.MakeDurableRequest, "JoinLauncher": pb.JoinLauncherRequest,
+    "Read": pb.ReadRequest, "Tell": pb.TellRequest,
 }  # fmt: skip
-PROVED = ("JoinWorker", "JoinSwitch", "Status")
+PROVED = ("JoinWorker", "JoinSwitch", "JoinLauncher", "Status")
 BEFORE_JOIN = ("Hello", *PROVED)
 _MOST_CALLS = 16
 
@@ -116,6 +117,7 @@ class _Run:
         self.progress = RunProgress()
         self.balance = RunBalance()
         self.vacancies = Vacancies(1.5)
+        self.last_attempt: int | None = None
 
     def peer_of(self, rank: int) -> str:
         return PEER
@@ -143,11 +145,24 @@ class _Run:
     ) -> tuple[int, bool]:
         return 0, bool(groups)
 
-    def commit(self, worker: Worker, roll_back: bool, pushes: int, goes_on: Any) -> tuple[int, float | None] | None:
+    def commit(
+        self, worker: Worker, roll_back: bool, pushes: int, goes_on: Any, before: Callable[[], None]
+    ) -> tuple[int, float | None] | None:
+        before()
         return None if pushes else (int(not roll_back), 0.5)
 
     def decide(self, commits: bool, squares: float | None, goes_on: Any) -> tuple[int, float | None]:
         return int(commits), squares
+
+
+class _Launchers(NoLaunchers):
+    """Answers each launcher that has joined."""
+
+    def read(self, name: str, offset: int) -> bytes:  # type: ignore[override]
+        return name.encode()[offset:]
+
+    def tell(self, launcher: LauncherMember, rank: int, report: str) -> float:  # type: ignore[override]
+        return 1.5
 
 
 class _Runs:
@@ -167,6 +182,10 @@ class _Runs:
     def join_switch(self, switch: SwitchMember) -> None:
         assert switch.name.isprintable()
         self.participants.add(switch)
+
+    def join_launcher(self, launcher: LauncherMember) -> None:
+        assert launcher.host.isprintable() and launcher.workers > 0
+        self.participants.add(launcher)
 
     def attach(self, worker: Worker, manifest: Manifest, terms: Terms, place: PacketOrigin, claim: Any) -> Attached:
         assert Manifest.from_json(manifest.to_json()) == manifest and terms == terms
@@ -193,7 +212,7 @@ def test_one_input(data: bytes) -> None:
     credentials = Credentials(KEY)
     service = servicer_of(NetworkService(
         _Runs(), Gate(credentials, 60.0), _Door(), "tcp", lambda: Standing("u", (3,)), lambda manifest: True,  # type: ignore[arg-type]
-        lambda claim, counts: claim_nothing(counts), _reported,
+        lambda claim, counts: claim_nothing(counts), _reported, _Launchers(),
     ))  # fmt: skip
     session, nonce = b"", b""
     for _ in range(_MOST_CALLS):
@@ -208,7 +227,7 @@ def test_one_input(data: bytes) -> None:
         if method in PROVED and chosen < 192:
             nonce = _prove(service, credentials, method, request, chosen // 64, nonce)
         other = given.bytes(8).decode("latin-1") if chosen >= 224 else session
-        answer = _call(service, method, request, other, goes_on=chosen % 3 != 2)
+        answer = _call(service, method, request, other, goes_on=chosen % 5 != 4)
         if answer is not None and method in PROVED:
             assert chosen < 64, "these need an open challenge and its proof"
             if method != "Status":
@@ -223,12 +242,14 @@ def _prove(
 
     Returns the challenge of the last good proof.
     """
-    from luwu.control.credentials import STATUS_REQUEST, switch_request, worker_request
+    from luwu.control.credentials import STATUS_REQUEST, launcher_request, switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
     if method == "Status":
         asked = STATUS_REQUEST
+    elif method == "JoinLauncher":
+        asked = launcher_request(request.host, request.workers)
     else:
         asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
     forged = bytes(8) + nonce + bytes(32)  # a challenge that nobody made

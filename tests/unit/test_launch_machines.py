@@ -1,0 +1,207 @@
+"""Launchers on other machines as the launcher that has the run sees them, and the files that they fetch from it."""
+
+from __future__ import annotations
+
+import json
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luwu.control import control_pb2 as pb
+from luwu.core.errors import ConfigError, DataError, LuwuError, ServerError
+from luwu.core.room import NO_WAIT
+from luwu.data.corpus import Corpus
+from luwu.data.preparation import prepare
+from luwu.launch.fetching import fetch_files
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import Job
+from luwu.launch.last_attempts import make_room, read_attempts
+from luwu.launch.machines import MODEL_CONFIG, READ_BYTES, Machines, files_of
+from luwu.launch.settings import Settings
+from luwu.server.participants import LauncherMember
+
+RECORD = {
+    "attempt": 7, "loss": 1.5, "sequences": 3, "tokens": 96, "lr": 0.1, "loss_scale": None, "workers": 2, "step": 6,
+    "bytes_pulled": 10, "bytes_pushed": 20,
+}  # fmt: skip
+
+
+class Here:
+    """Machines of a run whose workers 1 and 2 are elsewhere, and what they told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.reports: list[tuple[int, Any]] = []
+        self.said: list[str] = []
+        self.folder = RunFolder(folder)
+        self.machines = Machines([1, 2], self.folder, lambda *words: self.reports.append(words), self.said.append)
+
+    def publish(self, files: dict[str, Path] | None = None) -> None:
+        job = Job(settings=Settings(), folder="/runs/a", socket_path=None, launcher_pid=1)
+        self.machines.publish(job, files or {})
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def launcher(host: str, workers: int) -> LauncherMember:
+    return LauncherMember(name=f"launcher {host}", peer="10.0.0.2:4000", host=host, workers=workers)
+
+
+def told(to: LauncherMember) -> list[pb.Event]:
+    found = []
+    try:
+        while True:
+            found.append(to.events.get_nowait())
+    except queue.Empty:
+        return found
+
+
+def test_places_are_given_once_there_is_a_job(here: Here) -> None:
+    one, two = launcher("one", 1), launcher("two", 1)
+    here.machines.join(one)
+    here.machines.join(two)
+    assert (told(one), here.machines.begun, here.machines.missing) == ([], False, 0)
+    here.publish()
+    [event] = told(one)
+    assert list(event.places.ranks) == [1] and json.loads(event.places.job)["folder"] == "/runs/a"
+    assert [list(event.places.ranks) for event in told(two)] == [[2]]
+    assert here.said == ["one (10.0.0.2:4000) runs worker 1", "two (10.0.0.2:4000) runs worker 2"]
+
+
+def test_a_launcher_that_goes_is_told_of_and_replaced(here: Here) -> None:
+    one, two = launcher("one", 2), launcher("two", 2)
+    here.publish()
+    here.machines.join(one)
+    assert not here.machines.lost
+    here.machines.go(one)
+    assert here.machines.lost and here.machines.unfinished
+    here.machines.join(two)
+    assert [list(event.places.ranks) for event in told(two)] == [[1, 2]]
+    assert here.said[1] == "one has gone, where workers 1 and 2 ran; the run waits for another machine"
+    with pytest.raises(ConfigError, match="worker 1: expected one that this launcher runs; join again"):
+        here.machines.tell(one, 1, '{"kind": "stopped"}')
+    here.machines.tell(two, 1, '{"kind": "stopped"}')
+    assert here.reports == [(1, {"kind": "stopped"})]
+
+
+def test_a_launcher_that_goes_after_its_workers_have_finished_is_not_lost(here: Here) -> None:
+    one = launcher("one", 2)
+    here.publish()
+    here.machines.join(one)
+    for rank in (1, 2):
+        assert here.machines.unfinished
+        here.machines.tell(one, rank, '{"kind": "left"}')
+    here.machines.go(one)
+    assert not here.machines.unfinished and not here.machines.lost
+
+
+def test_stop_and_fence_reach_the_launcher_that_runs_the_worker(tmp_path: Path) -> None:
+    machines = Machines([0, 1], RunFolder(tmp_path), lambda *words: None, lambda text: None)
+    machines.publish(Job(settings=Settings(), folder="/a", socket_path=None, launcher_pid=1), {})
+    one, two = launcher("one", 1), launcher("two", 1)
+    machines.join(one)
+    machines.join(two)
+    machines.ask_to_stop()
+    machines.kill_one(1)
+    machines.end(ServerError("the disk has gone"), stopped=False)
+    assert [event.WhichOneof("kind") for event in told(one)] == ["places", "stop", "ended"]
+    _, fence, ended = told(two)
+    assert fence.notice.fenced == 1
+    assert (ended.ended.error, ended.ended.message) == ("ServerError", "the disk has gone")
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "message"),
+    [
+        ({"kind": "error", "type": "DataError", "message": "no text"}, DataError, "on one: no text"),
+        ({"kind": "error", "type": "DataError"}, LuwuError, "on one: worker 1: report of the kind 'error': expected"),
+    ],
+)
+def test_a_workers_error_names_its_machine(here: Here, report: Any, kind: type, message: str) -> None:
+    one = launcher("one", 2)
+    here.publish()
+    here.machines.join(one)
+    here.machines.tell(one, 1, json.dumps(report))
+    failure = here.machines.failure
+    assert isinstance(failure, kind) and str(failure).startswith(message)
+
+
+def test_what_a_worker_notes_with_its_vote_is_in_the_run_folder(here: Here) -> None:
+    path = here.folder.attempts_path(1)
+    make_room(path)
+    here.machines.note(1, RECORD)
+    assert read_attempts(path) == [RECORD]
+    here.machines.close()
+    with pytest.raises(ConfigError, match="report of worker 1: expected the record of an attempt, found"):
+        here.machines.note(1, RECORD | {"attempt": -1})
+    with pytest.raises(LuwuError, match=r"worker-2\.attempts: expected to note an attempt in it"):
+        here.machines.note(2, RECORD)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> dict[str, Path]:
+    """The files of a run whose corpus is longer than one piece, and of a model's configuration."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "text.txt").write_text("so it was " * (READ_BYTES // 8))
+    prepare(tmp_path / "text.txt", folder)
+    (tmp_path / "config.json").write_text("{}")
+    settings = Settings.model_validate({"model": {"path": str(tmp_path / "config.json")}})
+    return files_of(RunFolder(folder), settings)
+
+
+def fetch(files: dict[str, Path], machines: Machines, folder: Path) -> list[str]:
+    """Fetch a run's files; return the names of those that were read beyond their first piece."""
+    asked = []
+
+    def read(name: str, offset: int) -> bytes:
+        if offset:
+            asked.append(name)
+        return machines.read(name, offset)
+
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    fetch_files(sizes, folder, read, lambda done, total: None, NO_WAIT)
+    return sorted(set(asked))
+
+
+def test_a_corpus_is_fetched_once_and_is_whole(here: Here, corpus: dict[str, Path], tmp_path: Path) -> None:
+    here.publish(corpus)
+    assert set(corpus) == {"corpus.bin", "corpus.json", MODEL_CONFIG}
+    assert "corpus.bin" in fetch(corpus, here.machines, tmp_path / "there")
+    for name, path in corpus.items():
+        if name != "corpus.json":
+            assert (tmp_path / "there" / name).read_bytes() == path.read_bytes()
+    first = Corpus.load(tmp_path / "there")
+    assert first is not None and first.checksum is not None
+    assert "corpus.bin" not in fetch(corpus, here.machines, tmp_path / "there")
+    (tmp_path / "there" / "corpus.bin").write_bytes(b"short")
+    assert "corpus.bin" in fetch(corpus, here.machines, tmp_path / "there")
+
+
+def test_a_corpus_that_comes_damaged_is_refused(here: Here, corpus: dict[str, Path], tmp_path: Path) -> None:
+    content = bytearray(corpus["corpus.bin"].read_bytes())
+    content[READ_BYTES + 1] ^= 1
+    corpus["corpus.bin"].write_bytes(content)
+    here.publish(corpus)
+    with pytest.raises(DataError, match=r"corpus\.bin: expected the checksum"):
+        fetch(corpus, here.machines, tmp_path / "there")
+
+
+def test_files_beside_a_runs_own_are_neither_given_nor_taken(
+    here: Here, corpus: dict[str, Path], tmp_path: Path
+) -> None:
+    here.publish(corpus)
+    with pytest.raises(ConfigError, match=r"file: expected one of .*, found '\.\./\.\./etc/passwd'"):
+        here.machines.read("../../etc/passwd", 0)
+    with pytest.raises(ConfigError, match=r"file: expected one of .*, found '\.\./x'"):
+        fetch_files({"../x": 3}, tmp_path / "there", lambda name, offset: b"", lambda *counts: None, NO_WAIT)
+    with pytest.raises(ServerError, match=r"corpus\.bin: expected 4 bytes from the run's machine, found 3"):
+        fetch_files(
+            {"corpus.bin": 4, "corpus.json": 2}, tmp_path / "there",
+            lambda name, offset: {"corpus.json": b"{}", "corpus.bin": b"abc"}[name][offset:],
+            lambda *counts: None, NO_WAIT,
+        )  # fmt: skip
