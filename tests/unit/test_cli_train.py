@@ -77,8 +77,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, monkeypatch, a
     assert not (tmp_path / "runs").exists()
 
 
+FILES = ["metrics.jsonl", "job.json", "run-id", "written.json", "config.toml", "loss.png", "job.key"]
+
+
 @pytest.mark.timeout(60)  # whoever opens a pipe may wait for ever
-@pytest.mark.parametrize("name", ["metrics.jsonl", "job.json", "run-id", "written.json", "config.toml", "loss.png"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "job.json", "run-id", "written.json", "config.toml", "loss.png", "job.key"]
+)
 @pytest.mark.parametrize(("make", "words"), [(os.mkfifo, "a pipe or a device"), (os.mkdir, "a folder")])
 def test_what_stands_in_the_place_of_a_file_of_the_run_is_named(luwu, tmp_path, name, make, words):
     (tmp_path / "run").mkdir()

@@ -16,6 +16,7 @@ from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
+    from luwu.launch.job import ServerAccess
 
 EXIT_FAILED_RUN = 1
 
@@ -43,6 +44,8 @@ def status(
 
     if where.startswith(SCHEME):
         reply = ask_status(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
+    elif server := server_of(Path(where)):
+        reply = ask_status(server.url, server.read())
     else:
         reply = ask_local_status(Path(where))
     if as_json:
@@ -52,6 +55,15 @@ def status(
             say(line)
     if reply.failure:
         raise typer.Exit(EXIT_FAILED_RUN)
+
+
+def server_of(folder: Path) -> ServerAccess | None:
+    """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run."""
+    from luwu.launch.folder import RunFolder
+    from luwu.launch.job import Job
+
+    job = RunFolder(folder).job_path
+    return Job.read(job).server if job.is_file() else None
 
 
 def record_of(reply: pb.StatusReply) -> dict[str, Any]:

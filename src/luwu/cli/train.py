@@ -165,7 +165,7 @@ def run_training(
 
     from luwu.core.errors import ConfigError
     from luwu.core.settings import read_toml
-    from luwu.launch.checks import check_memory, check_store
+    from luwu.launch.checks import check_machines, check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.job import CredentialFiles
     from luwu.launch.returning import run_job
@@ -187,6 +187,7 @@ def run_training(
     check_packages(settings.run.log)
     if settings.model.path is not None:
         check_model(Path(settings.model.path))
+    check_machines(settings)
     check_device(settings)
     if saved is not None:
         check_resume(build_settings(saved), settings)

@@ -9,7 +9,7 @@ from luwu.core.manifest import element_bytes
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
 from luwu.launch.claiming import find_run_id, make_claim
-from luwu.launch.folder import RunFolder, config_file
+from luwu.launch.folder import RunFolder, config_file, has_weights
 from luwu.launch.settings import Settings
 from luwu.models.config_shape import least_shape
 from luwu.models.gpt_blocks import gpt_manifest
@@ -83,6 +83,20 @@ def check_memory(settings: Settings, vocabulary: int | None, folder: RunFolder) 
             optimizer=settings.optimizer.name,
         )
         _check_least(settings, least_memory(manifest, run.workers))
+
+
+def check_machines(settings: Settings) -> None:
+    """Check that worker 0 runs on this machine where it reads a model's weights, which lie here.
+
+    Raises:
+        ConfigError: it runs on another.
+    """
+    path = settings.model.path
+    if not settings.ranks_here and path is not None and has_weights(Path(path)):
+        raise ConfigError(
+            f"run.workers_here: expected at least 1, because worker 0 reads the weights in {path}, found 0; raise "
+            "--workers-here, or import the weights into the store before (luwu import)"
+        )
 
 
 def check_steps(settings: Settings, made: int) -> None:

@@ -40,11 +40,12 @@ class RunFolder:
         self.job_path = self.path / "job.json"
         self.id_path = self.path / "run-id"
         self.written_path = self.path / "written.json"
+        self.key_path = self.path / "job.key"
         self.plot_paths = (self.path / "loss.png", self.path / "throughput.png")
 
     def require_files(self) -> None:
         """Refuse a folder, a pipe or a device in the place of a file of the run; raises ConfigError."""
-        files = (self.config_path, self.metrics_path, self.job_path, self.id_path, self.written_path)
+        files = (self.config_path, self.metrics_path, self.job_path, self.id_path, self.written_path, self.key_path)
         for path in (*files, *self.plot_paths):
             require_file(path)
 

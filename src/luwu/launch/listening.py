@@ -26,9 +26,6 @@ from luwu.store.opening import lock_folder
 LOG = logging.getLogger("luwu.server")
 GATE_LOG = "luwu.server.gate"
 
-KEY_NAME = "job.key"
-"""File in the run folder of a key that nobody else gave."""
-
 
 class RefusalRelay(logging.Handler):
     """Passes on whom the server has refused; what else it logs the run's workers report, or its error says."""
@@ -49,7 +46,7 @@ def find_key(folder: RunFolder, given: CredentialFiles) -> CredentialFiles:
     if found.key is not None or found.tls is not None:
         return given
     make_folder(folder.path)
-    path = folder.path / KEY_NAME
+    path = folder.key_path
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
