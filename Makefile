@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz lint format proto drawings bench bench-check clean
+.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz wheels lint format proto drawings bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src harness tests benchmarks examples tools
@@ -38,6 +38,9 @@ test-thread: setup
 fuzz: setup ## Ten million random packets, as many in the kernel, two million hellos and frames; then a minute for each parser's fuzz target
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
 	@$(BIN)/python tools/fuzz.py
+
+wheels: ## Wheels that need no compiler into dist/, for Linux with glibc 2.28 or later; ARCHITECTURE=aarch64 for another
+	@tools/wheels.sh $(ARCHITECTURE)
 
 lint: setup ## ruff, mypy, import-linter, clang-format and the order of native/'s folders, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))

@@ -91,6 +91,7 @@ SECTIONS = {
     ),
     "On a simulated GPU": ("device_twin", "device_schedule"),
     "Plans and displays": ("plan_paper", "plan_megatron", "plan_measured", "ten_billion", "display_truth"),
+    "Installing": ("first_use",),
     "The code": ("fuzz_coverage", "structure"),
 }
 """The sections of docs/figures.md and their benchmarks."""

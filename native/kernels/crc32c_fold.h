@@ -11,7 +11,7 @@
 
 #include "kernels/crc32c_instruction.h"
 
-#define LUWU_FOLD_TARGET [[gnu::target("avx512f,vpclmulqdq,pclmul,sse4.2")]]
+#define LUWU_FOLD_TARGET [[gnu::target("avx512f,vpclmulqdq,pclmul,sse4.2,crc32")]]
 
 namespace luwu::kernels {
 

@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#define LUWU_CRC32C_TARGET [[gnu::target("sse4.2")]]
+#define LUWU_CRC32C_TARGET [[gnu::target("sse4.2,crc32")]]  // clang has the instruction as a feature of its own
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
