@@ -45,7 +45,7 @@ def status(
     if where.startswith(SCHEME):
         reply = ask_status(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
     elif server := server_of(Path(where)):
-        reply = ask_status(server.url, server.read())
+        reply = ask_status(server.url, server.find())
     else:
         reply = ask_local_status(Path(where))
     if as_json:

@@ -142,7 +142,7 @@ def find_server(url: str, credentials: CredentialFiles, plain_data: bool = False
     from luwu.control.address import SCHEME, parse_urls
     from luwu.launch.job import ServerAccess
 
-    credentials.read()
+    credentials.find()
     return ServerAccess(
         url=SCHEME + ",".join(map(str, parse_urls(url))),
         key_file=credentials.key_file,

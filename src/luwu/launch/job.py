@@ -42,7 +42,7 @@ class CredentialFiles(BaseModel):
     tls: tuple[str, str, str] | None = None
     """Paths of certificate, key and authority."""
 
-    def read(self) -> Credentials:
+    def find(self) -> Credentials:
         """Return the credentials of these files, or of the environment; raises ConfigError."""
         return find_credentials(key_file=self.key_file, tls=TlsFiles(*map(Path, self.tls)) if self.tls else None)
 

@@ -101,7 +101,7 @@ class JoinedRun:
         self._stages = Stages(display)
         self._events: queue.SimpleQueue[pb.Event | LuwuError] = queue.SimpleQueue()
         self._clock = OtherClock()
-        self._client = ControlClient(access.url, access.read(), access.timeouts(), self._events.put, self._events.put)
+        self._client = ControlClient(access.url, access.find(), access.timeouts(), self._events.put, self._events.put)
         self.job: Job | None = None
         self.step = 0
         self.committed = self.over = False

@@ -42,7 +42,7 @@ class RefusalRelay(logging.Handler):
 
 def find_key(folder: RunFolder, given: CredentialFiles) -> CredentialFiles:
     """Return the credentials that were given, or a key of the run's own; it is made where there is none."""
-    found = given.read()
+    found = given.find()
     if found.key is not None or found.tls is not None:
         return given
     make_folder(folder.path)
@@ -93,7 +93,7 @@ class ListeningServer:
         LOG.addHandler(self._relay)
         try:
             files = find_key(folder, given)
-            credentials = files.read()
+            credentials = files.find()
             self._server = NetworkServer(
                 _server_settings(settings, folder),
                 credentials,

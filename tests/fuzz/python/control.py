@@ -227,7 +227,7 @@ def test_one_input(data: bytes) -> None:
         if method in PROVED and chosen < 192:
             nonce = _prove(service, credentials, method, request, chosen // 64, nonce)
         other = given.bytes(8).decode("latin-1") if chosen >= 224 else session
-        answer = _call(service, method, request, other, goes_on=chosen % 5 != 4)
+        answer = _call(service, method, request, other, goes_on=chosen % 4 != 3)
         if answer is not None and method in PROVED:
             assert chosen < 64, "these need an open challenge and its proof"
             if method != "Status":
