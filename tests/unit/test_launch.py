@@ -249,6 +249,7 @@ def test_interrupts_are_counted_and_given_back():
         (lambda job: bool(job.pop("folder")), "folder: Field required"),
         (lambda job: job["settings"]["run"].update(workers=[]), r"settings\.run\.workers: "),
         (lambda job: job.update(server={"url": 5}), r"server\.url: "),
+        (lambda job: job.update(server={"url": "a", "connect_seconds": float("inf")}), r"server\.connect_seconds: "),
         (lambda job: job.update(folder="a\0b"), "expected a path without a zero byte"),
         (lambda job: "[" * 5000, "the file: "),
         (lambda job: b'{"folder": "\\ud800"}', "the file: "),

@@ -53,7 +53,7 @@ class ServerAccess(CredentialFiles):
     url: str
     plain_data: bool | None = None
     """Argument of `luwu.connect`."""
-    connect_seconds: float | None = Field(default=None, gt=0)
+    connect_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Time in which the server must answer; None: as `Timeouts` have it."""
 
     def timeouts(self) -> Timeouts:
