@@ -34,7 +34,7 @@ from harness.training import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BYTES = ("bytes_pulled", "bytes_pushed")
-JOIN = r"on each other machine: (luwu train --join (luwu://\S+) --key-file (\S+))"
+JOIN = r"on each other machine, with a copy of (\S+): luwu train --join (luwu://\S+) --key-file job\.key"
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ class Machines:
         """Return when a launcher has said how others join its run."""
         found = re.match(JOIN, wait_for_line(process, "on each other machine"))
         assert found is not None
-        self.url, self.key = found[2], found[3]
+        self.url, self.key = found[2], found[1]
         self.address = self.url.removeprefix("luwu://")
         return process
 
@@ -171,7 +171,7 @@ def test_a_killed_launcher_comes_back_and_ctrl_c_stops_all(machines: Machines, u
     wait_for_steps(machines.folder, "run", 20)
     first.send_signal(signal.SIGINT)
     check(first, "resuming after step", "stopped after step", code=130)
-    check(other, "its workers join again if the server answers", "stopped", code=130)
+    check(other, "joining again if it answers", "stopped", code=130)
     rows, _ = machines.result()
     assert rows == undisturbed[0][: len(rows)] and len(rows) < STEPS
     last = machines.listen()
@@ -189,6 +189,22 @@ def test_a_run_without_its_machines_waits_until_others_come(machines: Machines, 
     machines.wait_for_address(first)
     machines.join("c")
     check_undisturbed(machines, undisturbed, check(first, "resuming after step"))
+
+
+def test_a_folder_is_of_one_machines_run(machines: Machines) -> None:
+    """The folder of a run is not that of another machine's run, and the other way round; nor are two in one."""
+    first = machines.listen(here=0)
+    one = machines.offer("b")
+    check(machines.join("b"), "in use by process", code=1)
+    (machines.folder / "own").mkdir()
+    (machines.folder / "own" / "config.toml").touch()
+    check(machines.join("c", "--run", str(machines.folder / "own")), "expected a folder that has no run", code=2)
+    other = machines.join("d")
+    wait_for_steps(machines.folder, "run", 3)
+    check(start_small_run(machines.folder, "d/run"), "keeps the text of a run that another machine has", code=2)
+    first.send_signal(signal.SIGINT)
+    for process in (first, one, other):
+        check(process, "stopped", code=130)
 
 
 def test_an_error_on_one_machine_ends_all(machines: Machines) -> None:
@@ -234,7 +250,9 @@ def test_machines_with_certificates(machines: Machines, undisturbed: Any, tmp_pa
     process = start_small_run(tmp_path, "run", "--listen", "127.0.0.1:0", "--workers-here", "1", *flags[0])
     assert process.stdout is not None
     line = next(line for line in process.stdout if line.startswith("on each other machine"))
-    url = line.split()[-1]
+    found = re.search(r"with a certificate of its own: luwu train --join (luwu://\S+) --tls-cert", line)
+    assert found is not None
+    url = found[1]
     other = start(tmp_path, "train", "--join", url, "--run", "other", *flags[1])
     check_undisturbed(machines, undisturbed, check(process))
     check(other, "done")

@@ -50,10 +50,10 @@ def luwu(monkeypatch, tmp_path):
         (["--join", "localhost"], ["server 'localhost'", "such as luwu://"]),
         (["--join", "luwu://localhost:1", "--workers-here", "0"], ["--workers-here", "expected 1 to 4096", "found 0"]),
         (["--workers-here", "1"], ["--workers-here", "expected --listen or --join beside it"]),
-        (["--listen", "here:7070"], ["run.workers_here", "fewer than run.workers (2)", "found none"]),
+        (["--listen", "here:7070"], ["run.workers_here: expected 0 to 1", "found none"]),
         (
             ["--listen", "here:7070", "--workers-here", "2"],
-            ["run.workers_here", "than run.workers (2)", "found 2"],
+            ["run.workers_here: expected 0 to 1", "found 2"],
         ),
         (["--listen", "here:x", "--workers-here", "1"], ["address 'here:x'", "expected HOST:PORT"]),
         (["--server", "luwu://localhost:1", "--listen", ":1", "--workers-here", "1"], ["--listen", "beside --server"]),

@@ -76,12 +76,14 @@ def test_a_launcher_that_goes_is_told_of_and_replaced(here: Here) -> None:
     one, two = launcher("one", 2), launcher("two", 2)
     here.publish()
     here.machines.join(one)
-    assert not here.machines.lost
     here.machines.go(one)
-    assert here.machines.lost and here.machines.unfinished
+    assert here.machines.unfinished
     here.machines.join(two)
     assert [list(event.places.ranks) for event in told(two)] == [[1, 2]]
-    assert here.said[1] == "one has gone, where workers 1 and 2 ran; the run waits for another machine"
+    assert here.said[1:] == ["one has gone, where workers 1 and 2 ran", "two (10.0.0.2:4000) runs workers 1 and 2"]
+    assert here.reports.pop() == (1, {"kind": "stage", "text": "waiting for another machine", "detail": ""})
+    here.machines.join(launcher("three", 1))
+    assert here.said[-1] == "three (10.0.0.2:4000) waits to take the place of a machine that is lost"
     with pytest.raises(ConfigError, match="worker 1: expected one that this launcher runs; join again"):
         here.machines.tell(one, 1, '{"kind": "stopped"}')
     here.machines.tell(two, 1, '{"kind": "stopped"}')
@@ -96,7 +98,8 @@ def test_a_launcher_that_goes_after_its_workers_have_finished_is_not_lost(here: 
         assert here.machines.unfinished
         here.machines.tell(one, rank, '{"kind": "left"}')
     here.machines.go(one)
-    assert not here.machines.unfinished and not here.machines.lost
+    assert not here.machines.unfinished
+    assert len(here.said) == 1, "nobody is told of a loss"
 
 
 def test_stop_and_fence_reach_the_launcher_that_runs_the_worker(tmp_path: Path) -> None:

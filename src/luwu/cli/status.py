@@ -41,11 +41,15 @@ def status(
     from luwu.control.address import SCHEME
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.control.status import ask_local_status, ask_status
+    from luwu.core.errors import ServerError
 
     if where.startswith(SCHEME):
         reply = ask_status(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
     elif server := server_of(Path(where)):
-        reply = ask_status(server.url, server.find())
+        try:
+            reply = ask_status(server.url, server.find())
+        except ServerError as error:
+            raise ServerError(f"{where}: no run is under way there; its server was asked: {error}") from None
     else:
         reply = ask_local_status(Path(where))
     if as_json:

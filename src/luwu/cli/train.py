@@ -178,6 +178,7 @@ def run_training(
     first = build_settings(*chosen)
     folder = RunFolder(run or default_folder(first.data.path, first.model.path))
     folder.require_files()
+    refuse_joined(folder)
     saved = folder.saved_settings()
     settings = build_settings(saved or {}, *chosen)
     if "workers_here" in flags.get("run", {}) and not settings.run.listen:
@@ -210,6 +211,24 @@ def run_training(
     tell(console, settings, folder, outcome)
     if outcome.stopped:
         raise typer.Exit(EXIT_STOPPED)
+
+
+def refuse_joined(folder: RunFolder) -> None:
+    """Raise ConfigError for a folder in which this machine has run workers for a run of another one."""
+    from luwu.core.errors import ConfigError
+    from luwu.launch.job import Job
+
+    if not folder.job_path.is_file():
+        return
+    try:
+        job = Job.read(folder.job_path)
+    except ConfigError:  # it is damaged, and is written anew
+        return
+    if job.joined:
+        raise ConfigError(
+            f"--run: expected a folder of this machine's runs, found {folder.path}, which keeps the text of a run that "
+            "another machine has; name another, or join that run with --join"
+        )
 
 
 def check_data(settings: Settings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from luwu.control.address import parse_host_port
 from luwu.core.errors import ConfigError, ManifestMismatchError, MemoryBudgetError
 from luwu.core.manifest import element_bytes
 from luwu.core.quantities import format_size
@@ -86,12 +87,20 @@ def check_memory(settings: Settings, vocabulary: int | None, folder: RunFolder) 
 
 
 def check_machines(settings: Settings) -> None:
-    """Check that worker 0 runs on this machine where it reads a model's weights, which lie here.
+    """Check that other machines have workers to run, and that worker 0 is here where it reads a model's weights.
 
     Raises:
-        ConfigError: it runs on another.
+        ConfigError: they have not, or it is not; or the address to listen at is none.
     """
-    path = settings.model.path
+    run, path = settings.run, settings.model.path
+    if run.listen:
+        parse_host_port(run.listen)
+    if run.listen and (run.workers_here is None or run.workers_here >= run.workers):
+        found = "none" if run.workers_here is None else str(run.workers_here)
+        raise ConfigError(
+            f"run.workers_here: expected 0 to {run.workers - 1} with run.listen and run.workers = {run.workers}, found "
+            f"{found}; say with --workers-here how many workers this machine runs, or leave --listen out"
+        )
     if not settings.ranks_here and path is not None and has_weights(Path(path)):
         raise ConfigError(
             f"run.workers_here: expected at least 1, because worker 0 reads the weights in {path}, found 0; raise "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import socket
@@ -17,9 +18,10 @@ from typing import Any
 from luwu.control import control_pb2 as pb
 from luwu.control.client import ControlClient
 from luwu.control.credentials import launcher_request
-from luwu.core.errors import LuwuError, ServerError, WorkerLostError, error_named
+from luwu.control.waiting import until
+from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError, error_named
 from luwu.core.room import Room
-from luwu.core.words import printable
+from luwu.core.words import counted, printable
 from luwu.launch.clock import OtherClock
 from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.fetching import fetch_files
@@ -30,15 +32,17 @@ from luwu.launch.machines import MODEL_CONFIG, workers_text
 from luwu.launch.processes import WorkerProcesses, ended_from_outside
 from luwu.launch.reports import error_report
 from luwu.launch.restarts import Restarts
-from luwu.launch.returning import Returning
 from luwu.launch.run_reports import Report
-from luwu.launch.settings import Settings, build_settings
+from luwu.launch.settings import RunSettings, Settings, build_settings
 from luwu.launch.stages import Stages
 from luwu.observe.display import Display
 from luwu.store.run_record import Claim
 
 LOOK_SECONDS = 0.1
 """Seconds between two looks at workers, Ctrl-C and events."""
+
+RETRY_SECONDS = 0.5
+"""Pause before the launcher of the run is tried again."""
 
 GRACE_SECONDS = 15.0
 """Seconds that the run's launcher may take to say how the run has ended, after workers here have."""
@@ -61,24 +65,29 @@ def join_run(access: ServerAccess, workers: int, own: Mapping[str, Any], folder:
         LuwuError: the run's error, or a worker's. Where the launcher was lost, and did not come back within the run's
             ``server_return_seconds``, a ServerError.
     """
-    returning: Returning | None = None
+    seconds, deadline, step = RunSettings().server_return_seconds, None, 0
     with Interrupts() as interrupts:
         while True:
             run = JoinedRun(access, workers, own, folder, display)
             try:
                 return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
-                if run.over or (run.job is None and returning is None):
+                step = max(step, run.step)
+                seconds = run.job.settings.run.server_return_seconds if run.job is not None else seconds
+                deadline = time.monotonic() + seconds if run.met else deadline
+                left = 0 if deadline is None else math.ceil(deadline - time.monotonic() - RETRY_SECONDS)
+                if run.over or left <= 0:
                     raise
-                if returning is None and run.job is not None:
-                    returning = Returning(run.job.settings.run.server_return_seconds, Restarts(0))
-                assert returning is not None
-                word = returning.lose([], run.step, committed=run.committed)
-                if not word:
-                    raise
-                display.say(str(error))
-                display.say(word)
-            access = access.model_copy(update={"connect_seconds": returning.connect_seconds})
+                if run.met:
+                    known = f"; step {step} is the last one known here" if step else ""
+                    display.say(f"{cause_of(error)}{known}; joining again if it answers {until(left)}")
+                time.sleep(RETRY_SECONDS)
+            access = access.model_copy(update={"connect_seconds": left})
+
+
+def cause_of(error: LuwuError) -> str:
+    """Return what an error says has happened, without what its reader is to do: this program does it."""
+    return str(error).split(";")[0]
 
 
 class JoinedRun:
@@ -91,6 +100,7 @@ class JoinedRun:
         step: the last step that a worker here has reported.
         committed: a step was committed since the workers joined.
         over: the run has ended for good, or a worker here has.
+        met: the launcher has answered, and taken this one in.
     """
 
     def __init__(
@@ -104,21 +114,34 @@ class JoinedRun:
         self._client = ControlClient(access.url, access.find(), access.timeouts(), self._events.put, self._events.put)
         self.job: Job | None = None
         self.step = 0
-        self.committed = self.over = False
+        self.over, self.stopped = False, True
+
+    @property
+    def met(self) -> bool:
+        """True once the launcher has answered, and taken this one in."""
+        return self._client.met
 
     def run(self, interrupts: Interrupts) -> bool:
         """Run the workers; return True where the run, or this machine, was stopped. Raises as `join_run`."""
+        if self._path is not None:  # before others count on this machine
+            with hold(self._path):
+                return self._run(interrupts)
+        return self._run(interrupts)
+
+    def _run(self, interrupts: Interrupts) -> bool:
         try:
             if not self._join(interrupts):
                 return True
             self._stages.show(f"waiting for a place in the run at {self._access.url}")
             places = self._wait_for_places(interrupts)
             if places is None:
-                return True
+                return self.stopped
             self.job = job = Job.model_validate_json(places.job)
-            folder = RunFolder(self._path or default_folder(job))
-            with ServerElsewhere(folder.path):
-                return self._work(job, folder, places, interrupts)
+            if self._path is not None:
+                return self._work(job, RunFolder(self._path), places, interrupts)
+            path = default_folder(job)
+            with hold(path):
+                return self._work(job, RunFolder(path), places, interrupts)
         finally:
             self._client.close(leave=True)
 
@@ -148,12 +171,13 @@ class JoinedRun:
                 return not interrupts.count
 
     def _wait_for_places(self, interrupts: Interrupts) -> pb.Places | None:
+        """Return the places; None: the run has ended before, or this machine was interrupted."""
         while not interrupts.count:
             event = self._next_event()
             if event is not None and event.HasField("places"):
                 return event.places
             if event is not None and event.HasField("ended"):
-                self._end(event.ended)
+                self.stopped = self._end(event.ended)
                 return None
         return None
 
@@ -170,9 +194,12 @@ class JoinedRun:
     def _work(self, job: Job, folder: RunFolder, places: pb.Places, interrupts: Interrupts) -> bool:
         ranks = list(places.ranks)
         room = Room(job.settings.run.disk_full_wait_seconds, self._stages.show_room, lambda: interrupts.count > 0)
-        self._display.say(f"{workers_text(ranks)} of {job.settings.run.workers} on this machine, folder {folder.path}")
+        unused = self._wanted - len(ranks)
+        more = f"; no place is left for {counted(unused, 'more worker')} of it" if unused else ""
+        self._display.say(
+            f"{workers_text(ranks)} of {job.settings.run.workers} on this machine, folder {folder.path}{more}"
+        )
         sizes = {file.name: file.size for file in places.files}
-        self._stages.show("fetching the text")
         fetch_files(sizes, folder.path, self._read, self._show_fetching, room)
         own = job.model_copy(
             update={
@@ -263,7 +290,7 @@ class JoinedRun:
                 self._stages.show("training")
         elif words["kind"] == "step":
             words |= {name: self._clock.time_there(words[name]) for name in ("began", "ended")}
-            self.step, self.committed = words["step"], self.committed or words["committed"]
+            self.step = words["step"]
             if shown:
                 self._stages.show("training", f"step {self.step}")
         elif words["kind"] == "say" and shown:
@@ -277,6 +304,13 @@ class JoinedRun:
             request = pb.TellRequest(rank=rank, report=json.dumps(report))
             reply = self._client.call("Tell", request, patient=True)
             self._clock.note(asked, reply.clock, time.monotonic())
+
+
+def hold(path: Path) -> ServerElsewhere:
+    """Lock a folder for a run that another machine has; raises ConfigError where it is the folder of a run here."""
+    if RunFolder(path).config_path.exists():
+        raise ConfigError(f"--run: expected a folder that has no run of its own, found {path}, which has; name another")
+    return ServerElsewhere(path)
 
 
 def default_folder(job: Job) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -54,6 +55,34 @@ def find_key(folder: RunFolder, given: CredentialFiles) -> CredentialFiles:
     return given.model_copy(update={"key_file": str(path)})
 
 
+def reachable(host: str) -> str:
+    """Return a number of this machine for others, where it listens everywhere; else the host as it is.
+
+    A number needs no names on other machines. It is that of the way to everywhere, if there is one.
+    """
+    if host not in ("0.0.0.0", "::"):
+        return host
+    family, other = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting sends nothing
+            probe.connect((other, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return host
+
+
+def join_words(url: str, files: CredentialFiles) -> str:
+    """Return the sentence that tells how other machines join."""
+    command = f"luwu train --join {url}"
+    if files.tls is not None:
+        return (
+            f"on each other machine, with a certificate of its own: {command} --tls-cert ... --tls-key ... --tls-ca ..."
+        )
+    if files.key_file is None:
+        return f"on each other machine, with the same key: {command}"
+    return f"on each other machine, with a copy of {files.key_file}: {command} --key-file job.key"
+
+
 class ListeningServer:
     """A server in this process for workers on any machine. It holds the run folder for this launcher.
 
@@ -70,7 +99,7 @@ class ListeningServer:
 
     Attributes:
         access: the server, for workers on this machine.
-        join_words: command that joins the run on another machine.
+        join_words: sentence with the command that joins the run on another machine.
     """
 
     socket_path = None
@@ -105,11 +134,14 @@ class ListeningServer:
         except BaseException:
             self._release()
             raise
-        host = parse_host_port(settings.run.listen).host
-        own = HostPort(numeric(host), self._server.port).url if credentials.tls is None else self._server.url
-        self.access = ServerAccess(url=own, key_file=files.key_file, tls=files.tls)
-        key = f" --key-file {files.key_file}" if files.key_file else ""
-        self.join_words = f"luwu train --join {self._server.url}{key}"
+        listen = parse_host_port(settings.run.listen)
+        own = HostPort(numeric(listen.host), self._server.port).url
+        self.access = ServerAccess(
+            url=own if credentials.tls is None else self._server.url, key_file=files.key_file, tls=files.tls
+        )
+        host = listen.host if credentials.tls is not None else reachable(listen.host)
+        url = self._server.url if host == listen.host else HostPort(host, self._server.port).url
+        self.join_words = join_words(url, files)
 
     def __enter__(self) -> ListeningServer:
         return self

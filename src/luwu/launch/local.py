@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from luwu.control.timeouts import PATIENCE_SECONDS
 from luwu.control.waiting import until
-from luwu.core.errors import LuwuError, ServerError
+from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import Room, RoomWait, WaitStoppedError
 from luwu.core.words import counted
 from luwu.data.corpus import Corpus
@@ -132,8 +132,10 @@ class LocalRun:
 
     @property
     def waits_again(self) -> bool:
-        """True if the run has lost workers of another machine, without which it can be started again."""
-        return self._machines.lost and self._machines.failure is None
+        """True if the run has failed because workers of another machine were lost: it can wait for other machines."""
+        killed_here = any(each.status < 0 for each in self.ended)
+        lost = self._listening is not None and isinstance(self._listening.failure(), WorkerLostError)
+        return lost and not killed_here and self._machines.failure is None
 
     def run(self, interrupts: Interrupts | None = None) -> Outcome:
         """Train and evaluate, or stop at a commit when interrupted.
@@ -279,12 +281,13 @@ class LocalRun:
         """Return when launchers on other machines have all of their workers; False: interrupted, nothing is left."""
         if self._listening is not None:
             self._machines.publish(self._job, files_of(self._folder, self._settings))
-            self._display.say(f"on each other machine: {self._listening.join_words}")
+            self._display.say(self._listening.join_words)
         while not self._machines.begun:
             if interrupts.count:
                 self.outcome.stopped = True
                 return False
-            self._stages.show("waiting for other machines", f"{counted(self._machines.missing, 'worker')} missing")
+            missing = counted(self._machines.missing, "worker")
+            self._stages.show(f"waiting for other machines to join, with {missing}")
             self._take_reports()
         return True
 

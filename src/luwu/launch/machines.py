@@ -53,7 +53,6 @@ class Machines:
         say: called with a sentence for the user.
 
     Attributes:
-        lost: a launcher has gone with workers that had not finished.
         failure: the error of a worker, and where it ran; None: none has failed.
     """
 
@@ -73,7 +72,6 @@ class Machines:
         self._files: dict[str, Path] = {}
         self._here: list[LauncherMember] = []
         self._notes: dict[int, LastAttempts] = {}
-        self.lost = False
         self.failure: LuwuError | None = None
 
     @property
@@ -98,8 +96,8 @@ class Machines:
         """Give places to launchers from now on, with the job and its files."""
         with self._lock:
             self._job, self._files = job.model_dump_json(), files
-            grants = [grant for each in self._here for grant in self._places.offer(each, each.workers)]
-            self._give(grants)
+            said = self._give([grant for each in self._here for grant in self._places.offer(each, each.workers)])
+        self._say_all(said)
 
     def ask_to_stop(self) -> None:
         """Have rank 0, if it runs elsewhere, stop the run at the end of the step."""
@@ -122,8 +120,11 @@ class Machines:
         """Take a launcher in; it gets places once there is a job, and enough offers."""
         with self._lock:
             self._here.append(launcher)
-            if self._job is not None:
-                self._give(self._places.offer(launcher, launcher.workers))
+            grants = self._places.offer(launcher, launcher.workers) if self._job is not None else []
+            said = self._give(grants)
+            if self._places.begun and not grants:
+                said = [f"{launcher.host} ({launcher.peer}) waits to take the place of a machine that is lost"]
+        self._say_all(said)
 
     def go(self, launcher: LauncherMember) -> None:
         """Note that a launcher has gone; others that wait get its places."""
@@ -131,11 +132,11 @@ class Machines:
             if launcher in self._here:
                 self._here.remove(launcher)
             left, grants = self._places.go(launcher)
-            if left:
-                self.lost = True
-                waits = "" if grants else "; the run waits for another machine"
-                self._say(f"{launcher.host} has gone, where {workers_text(left)} ran{waits}")
-            self._give(grants)
+            said = self._give(grants)
+        if left:
+            self._say(f"{launcher.host} has gone, where {workers_text(left)} ran")
+            self._on_report(left[0], {"kind": "stage", "text": "waiting for another machine", "detail": ""})
+        self._say_all(said)
 
     def read(self, name: str, offset: int) -> bytes:
         """Return the next bytes of a file that launchers were told of; raises ConfigError for another."""
@@ -192,13 +193,19 @@ class Machines:
         if launcher is not None:
             cast(LauncherMember, launcher).tell(event)
 
-    def _give(self, grants: Iterable[Grant]) -> None:
-        assert self._job is not None or not list(grants)
+    def _give(self, grants: Iterable[Grant]) -> list[str]:
+        """Give places to launchers; return what the user is to know of it, once the lock is free: saying may wait."""
+        said = []
         for given in grants:
             launcher = cast(LauncherMember, given.launcher)
             files = [pb.RunFile(name=name, size=path.stat().st_size) for name, path in self._files.items()]
             launcher.tell(pb.Event(places=pb.Places(ranks=given.ranks, job=self._job or "", files=files)))
-            self._say(f"{launcher.host} ({launcher.peer}) runs {workers_text(given.ranks)}")
+            said.append(f"{launcher.host} ({launcher.peer}) runs {workers_text(given.ranks)}")
+        return said
+
+    def _say_all(self, said: Iterable[str]) -> None:
+        for text in said:
+            self._say(text)
 
 
 def _failed(launcher: LauncherMember, rank: int, words: Report) -> LuwuError:

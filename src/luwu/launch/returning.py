@@ -52,7 +52,8 @@ def run_job(
                 return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
                 if run.waits_again:
-                    display.say(f"{error}; it goes on when other machines have joined")
+                    cause, step = str(error).split(";")[0], run.outcome.step
+                    display.say(f"{cause}; the run stays after step {step} until other machines have joined")
                     continue
                 reached = reached or run.begun
                 killed = [ended.rank for ended in run.ended if ended.status < 0]

@@ -88,7 +88,7 @@ class RunReports:
                 self._resume_metrics(report)
         if not rank and not self.begun:
             self._begin(report)
-        if not rank:
+        if self.begun:
             self._stages.show("training" if self.training else "evaluating")
 
     def step(self, rank: int, report: Report) -> None:

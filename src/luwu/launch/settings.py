@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from luwu.control.address import parse_host_port
 from luwu.control.exposition import MetricsPlace
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import (
@@ -104,15 +103,15 @@ class RunSettings(DiskSettings, ComputeSettings):
     balance: bool = False
     """give faster workers (CPUs) more sequences, by measured times; the run is then not reproducible to the bit"""
     workers: Workers = 2
-    """worker processes; another number trains on the same samples in the same order"""
+    """worker processes, on all machines together; another number trains on the same samples in the same order"""
     listen: str = ""
-    """HOST:PORT where luwu train --join on other machines finds this run; empty: all workers run on this machine"""
+    """HOST:PORT where luwu train --join on other machines finds this run; empty: all workers run here"""
     workers_here: CountOrZero | None = None
-    """workers on this machine, with --listen or --join; the others run where luwu train --join is started"""
+    """workers on this machine: with --listen fewer than --workers, 0 makes it a server alone; with --join 1 or more"""
     restarts: CountOrZero = 3
-    """restarts allowed in the whole run, of workers that a signal has killed; the others wait for them"""
+    """restarts allowed in the whole run, on each machine, of workers that a signal has killed; the others wait"""
     server_return_seconds: SecondsOrZero = 60.0
-    """time in which a server that was lost, or whose run failed, may come back with --server; 0: the run fails"""
+    """time in which a server that was lost, or whose run failed, may come back (--server, --join); 0: the run fails"""
     step_deadline_seconds: SecondsOrZero = 0.0
     """time without progress, while others wait, after which a worker is killed and replaced; 0: they wait on"""
     stores: Annotated[StoreFolders, FIXED, Flag("--store")] = ()
@@ -164,21 +163,6 @@ class Settings(Group):
             raise ConfigError(
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
                 f"found {self.run.workers}; use fewer workers or a larger batch"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def workers_elsewhere_can_join(self) -> Settings:
-        """Refuse an address at which nobody is to join. Without one the number of workers here does not count."""
-        run = self.run
-        if not run.listen:
-            return self
-        parse_host_port(run.listen)
-        if run.workers_here is None or run.workers_here >= run.workers:
-            found = "none" if run.workers_here is None else str(run.workers_here)
-            raise ConfigError(
-                f"run.workers_here: expected fewer than run.workers ({run.workers}) with run.listen, found {found}; "
-                "say with --workers-here how many workers this machine runs, 0 or more, or leave --listen out"
             )
         return self
 
