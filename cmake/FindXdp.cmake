@@ -7,7 +7,6 @@ if(LUWU_XDP)
     find_program(LUWU_CLANG NAMES clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14)
     find_path(LUWU_BPF_INCLUDE_DIR bpf/libbpf.h)
     find_library(LUWU_BPF_LIBRARY bpf)
-    set(LUWU_ASM_INCLUDE_DIR "/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}" CACHE PATH "Folder of the kernel's asm/types.h")
     if(LUWU_CLANG AND LUWU_BPF_INCLUDE_DIR AND LUWU_BPF_LIBRARY)
         set(LUWU_HAVE_XDP 1)
     endif()
@@ -23,7 +22,7 @@ if(LUWU_HAVE_XDP)
             OUTPUT "${CMAKE_BINARY_DIR}/${NAME}.bpf.o"
             COMMAND "${LUWU_CLANG}" -target bpf -mcpu=v3 -O2 -g -fno-strict-aliasing -ffreestanding -Wall -Wextra -Werror
                 -I "${PROJECT_SOURCE_DIR}/native" -idirafter "${LUWU_BPF_INCLUDE_DIR}"
-                -idirafter "${LUWU_ASM_INCLUDE_DIR}"
+                -idirafter "/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}"
                 -c "${PROJECT_SOURCE_DIR}/${SOURCE}" -o "${CMAKE_BINARY_DIR}/${NAME}.bpf.o"
             DEPENDS "${PROJECT_SOURCE_DIR}/${SOURCE}" ${LUWU_XDP_SOURCES} "${PROJECT_SOURCE_DIR}/native/fabric/protocol/wire.h"
                 "${PROJECT_SOURCE_DIR}/native/switch/xdp_layout.h"

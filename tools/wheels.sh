@@ -4,8 +4,9 @@
 # usage: tools/wheels.sh [x86_64 | aarch64]     (default: x86_64)
 #
 # One wheel serves Python 3.12 and later (the stable ABI). For x86_64 there is another for each earlier Python that
-# PYTHONS names (default: python3.10 python3.11, those that are found). liburing, OpenSSL and libbpf are linked in; they come
-# from Debian's packages, which need no root to fetch. Another architecture is cross-compiled: its Python is not run, so
+# PYTHONS names (default: python3.10 python3.11, those that are found). liburing and OpenSSL are linked in; they come from
+# Debian's packages, which need no root to fetch. The XDP switch is left out: Debian's static libbpf and libelf cannot be
+# linked into a module. Another architecture is cross-compiled: its Python is not run, so
 # the type stub is that of this machine's build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +16,7 @@ readonly GLIBC=2.28
 readonly BUILD=$PWD/build/wheels
 readonly DEPENDENCIES=$BUILD/$ARCHITECTURE
 readonly TOOLS=$BUILD/tools
-readonly PACKAGES=(liburing-dev libssl-dev libbpf-dev libelf-dev zlib1g-dev linux-libc-dev)
+readonly PACKAGES=(liburing-dev libssl-dev)
 
 case $ARCHITECTURE in
     x86_64) DEBIAN=amd64 ;;
@@ -37,10 +38,9 @@ fetch_dependencies() {
         dpkg --extract "$package" "$root"
     done
     local triple=$ARCHITECTURE-linux-gnu
-    cp -r "$root"/usr/include/{openssl,bpf,liburing,liburing.h} "$DEPENDENCIES/include"
+    cp -r "$root"/usr/include/{openssl,liburing,liburing.h} "$DEPENDENCIES/include"
     cp -r "$root/usr/include/$triple/openssl/." "$DEPENDENCIES/include/openssl"
-    cp -r "$root/usr/include/$triple/asm" "$DEPENDENCIES/include"
-    cp "$root/usr/lib/$triple"/{liburing,libssl,libcrypto,libbpf,libelf,libz}.a "$DEPENDENCIES/lib"
+    cp "$root/usr/lib/$triple"/{liburing,libssl,libcrypto}.a "$DEPENDENCIES/lib"
     touch "$DEPENDENCIES/complete"
 }
 
@@ -70,9 +70,7 @@ build_wheel() {
         --config-settings "cmake.define.OPENSSL_CRYPTO_LIBRARY=$lib/libcrypto.a" \
         --config-settings "cmake.define.URING_INCLUDE_DIR=$DEPENDENCIES/include" \
         --config-settings "cmake.define.URING_STATIC_LIBRARY=$lib/liburing.a" \
-        --config-settings "cmake.define.LUWU_BPF_INCLUDE_DIR=$DEPENDENCIES/include" \
-        --config-settings "cmake.define.LUWU_ASM_INCLUDE_DIR=$DEPENDENCIES/include" \
-        --config-settings "cmake.define.LUWU_BPF_LIBRARY=$lib/libbpf.a;$lib/libelf.a;$lib/libz.a"
+        --config-settings cmake.define.LUWU_XDP=OFF
 }
 
 fetch_dependencies

@@ -56,7 +56,7 @@ def train(
     tls_ca: Annotated[Path | None, option_of(CredentialSettings, "tls_ca")] = None,
     plain_data: Annotated[bool, typer.Option("--plain-data", help=PLAIN_DATA)] = False,
 ) -> None:
-    """Train a language model on text, with the server and the workers on this machine.
+    """Train a language model on text, on this machine or several.
 
     Without arguments a small GPT learns Python from the standard library's source in a few minutes. The same command
     again continues the run. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
