@@ -76,7 +76,7 @@ class Machines:
     def offer(self, name: str) -> subprocess.Popen[str]:
         """Start a launcher on another machine, and return when its offer is there: later ones come after it."""
         process = self.join(name)
-        assert process.stdout is not None and process.stdout.readline().startswith("waiting for a place in the run at")
+        wait_for_line(process, "waiting for a place in the run")
         return process
 
     def result(self) -> tuple[Any, Any]:
@@ -156,7 +156,7 @@ def test_what_a_machine_loses_another_takes(
     output = check(first, "runs worker 0", *(["has gone, where worker 0 ran"] if lose is not kill_worker else []))
     check_undisturbed(machines, undisturbed, output)
     check(stays, "done")
-    for process in waiting:
+    for process in waiting:  # one that has waited to the end has done all it should
         check(process, "done")
     if lose is kill_worker:
         check(lost, "worker 0 was killed by SIGKILL", "(restart 1 of 3)", "done")
@@ -189,6 +189,77 @@ def test_a_run_without_its_machines_waits_until_others_come(machines: Machines, 
     machines.wait_for_address(first)
     machines.join("c")
     check_undisturbed(machines, undisturbed, check(first, "resuming after step"))
+
+
+def test_a_stop_is_not_lost_with_the_worker_that_was_asked(machines: Machines, undisturbed: Any) -> None:
+    """Worker 0 is stopped, asked, and killed; the one in its place is asked again."""
+    first = machines.listen(here=0)
+    other, spare = machines.offer("b"), machines.offer("c")
+    wait_for_steps(machines.folder, "run", 8)
+    [worker] = workers_of(other)
+    os.kill(worker, signal.SIGSTOP)
+    first.send_signal(signal.SIGINT)
+    wait_for_line(first, "stopping at the next commit")
+    os.kill(worker, signal.SIGKILL)
+    check(first, "stopped after step", code=130)
+    for process in (other, spare):
+        check(process, "stopped", code=130)
+    rows, _ = machines.result()
+    assert rows == undisturbed[0][: len(rows)] and len(rows) < STEPS
+
+
+def test_ctrl_c_while_nobody_has_worker_0_stops_at_once(machines: Machines) -> None:
+    first = machines.listen(here=0)
+    lost, stays = machines.offer("b"), machines.offer("c")
+    wait_for_steps(machines.folder, "run", 8)
+    kill_launcher(lost)
+    wait_for_line(first, "waiting for another machine")
+    first.send_signal(signal.SIGINT)
+    check(first, "stopped after step", code=130)
+    check(stays, "stopped", code=130)
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(machines: Machines, undisturbed: Any) -> None:
+    first = machines.listen()
+    other = machines.offer("b")
+    wait_until(lambda: workers_of(other) != [], "the worker's process")
+    kill_worker(other)
+    check_undisturbed(machines, undisturbed, check(first))
+    output = check(other, "done")
+    assert "(restart 1 of 3)" in output
+
+
+def test_a_machine_that_waits_outlives_the_first_one(machines: Machines, undisturbed: Any) -> None:
+    """It is there before the run begins, and the launcher that has the run is killed and comes back."""
+    first = machines.listen(here=0)
+    waits = machines.offer("b")
+    kill_launcher(first)
+    wait_for_line(waits, "the server at")
+    first = machines.listen(here=0)
+    other = machines.join("c")
+    check_undisturbed(machines, undisturbed, check(first))
+    for process in (waits, other):
+        check(process, "done")
+
+
+def test_a_machine_that_is_lost_at_the_very_end_does_not_hang_the_run(machines: Machines, undisturbed: Any) -> None:
+    """What others have evaluated nobody can take part in any more: the run is evaluated again, or is complete."""
+    first = machines.listen()
+    other = machines.offer("b")
+    wait_for_line(first, "writing a sample")
+    kill_launcher(other)
+    machines.join("c")
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line.startswith("on each other machine"):  # at another port
+            found = re.match(JOIN, line)
+            assert found is not None
+            machines.url = found[2]
+            machines.join("d")
+        if line.startswith("done"):
+            break
+    check(first)
+    assert steps_of(machines.folder, "run") == undisturbed[0]
 
 
 def test_a_folder_is_of_one_machines_run(machines: Machines) -> None:

@@ -187,7 +187,9 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         _job=Mock(),
         _restarts=Restarts(0),
         _reports=Mock(),
-        _machines=Mock(failure=None, unfinished=False),
+        _machines=Mock(failure=None, unfinished=False, losses=0),
+        _losses=0,
+        _asked_to_stop=False,
         _listening=None,
         _stages=SimpleNamespace(show=show),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,16 @@ def here(tmp_path: Path) -> Here:
     return Here(tmp_path)
 
 
-def launcher(host: str, workers: int) -> LauncherMember:
-    return LauncherMember(name=f"launcher {host}", peer="10.0.0.2:4000", host=host, workers=workers)
+def launcher(host: str) -> LauncherMember:
+    return LauncherMember(name=f"launcher {host}", peer="10.0.0.2:4000", host=host)
+
+
+def offer(machines: Machines, host: str, workers: int) -> LauncherMember:
+    """Join and offer at once."""
+    member = launcher(host)
+    machines.join(member)
+    machines.offer(member, workers)
+    return member
 
 
 def told(to: LauncherMember) -> list[pb.Event]:
@@ -60,29 +69,42 @@ def told(to: LauncherMember) -> list[pb.Event]:
         return found
 
 
-def test_places_are_given_once_there_is_a_job(here: Here) -> None:
-    one, two = launcher("one", 1), launcher("two", 1)
+def test_places_are_given_once_enough_are_offered(here: Here) -> None:
+    """A launcher is told the job first, without whose files it offers nothing."""
+    one, two = launcher("one"), launcher("two")
     here.machines.join(one)
-    here.machines.join(two)
-    assert (told(one), here.machines.begun, here.machines.missing) == ([], False, 0)
+    assert told(one) == []
     here.publish()
-    [event] = told(one)
-    assert list(event.places.ranks) == [1] and json.loads(event.places.job)["folder"] == "/runs/a"
-    assert [list(event.places.ranks) for event in told(two)] == [[2]]
+    here.machines.join(two)
+    for member in (one, two):
+        [event] = told(member)
+        assert json.loads(event.job.job)["folder"] == "/runs/a"
+    here.machines.offer(one, 1)
+    assert (told(one), here.machines.begun, here.machines.missing) == ([], False, 1)
+    here.machines.offer(two, 1)
+    assert [list(event.places.ranks) for event in (*told(one), *told(two))] == [[1], [2]]
     assert here.said == ["one (10.0.0.2:4000) runs worker 1", "two (10.0.0.2:4000) runs worker 2"]
 
 
-def test_a_launcher_that_goes_is_told_of_and_replaced(here: Here) -> None:
-    one, two = launcher("one", 2), launcher("two", 2)
+def test_an_offer_of_a_launcher_that_has_gone_takes_no_place(here: Here) -> None:
     here.publish()
+    one = launcher("one")
     here.machines.join(one)
     here.machines.go(one)
-    assert here.machines.unfinished
-    here.machines.join(two)
-    assert [list(event.places.ranks) for event in told(two)] == [[1, 2]]
+    here.machines.offer(one, 2)
+    assert not here.machines.begun and here.said == []
+
+
+def test_a_launcher_that_goes_is_told_of_and_replaced(here: Here) -> None:
+    here.publish()
+    one = offer(here.machines, "one", 2)
+    here.machines.go(one)
+    assert here.machines.unfinished and here.machines.losses == 1
+    two = offer(here.machines, "two", 2)
+    assert [list(event.places.ranks) for event in told(two)[1:]] == [[1, 2]]
     assert here.said[1:] == ["one has gone, where workers 1 and 2 ran", "two (10.0.0.2:4000) runs workers 1 and 2"]
     assert here.reports.pop() == (1, {"kind": "stage", "text": "waiting for another machine", "detail": ""})
-    here.machines.join(launcher("three", 1))
+    offer(here.machines, "three", 1)
     assert here.said[-1] == "three (10.0.0.2:4000) waits to take the place of a machine that is lost"
     with pytest.raises(ConfigError, match="worker 1: expected one that this launcher runs; join again"):
         here.machines.tell(one, 1, '{"kind": "stopped"}')
@@ -91,28 +113,25 @@ def test_a_launcher_that_goes_is_told_of_and_replaced(here: Here) -> None:
 
 
 def test_a_launcher_that_goes_after_its_workers_have_finished_is_not_lost(here: Here) -> None:
-    one = launcher("one", 2)
     here.publish()
-    here.machines.join(one)
+    one = offer(here.machines, "one", 2)
     for rank in (1, 2):
         assert here.machines.unfinished
-        here.machines.tell(one, rank, '{"kind": "left"}')
+        here.machines.tell(one, rank, '{"kind": "result"}')
     here.machines.go(one)
     assert not here.machines.unfinished
-    assert len(here.said) == 1, "nobody is told of a loss"
+    assert len(here.said) == 1 and not here.machines.losses, "nobody is told of a loss"
 
 
 def test_stop_and_fence_reach_the_launcher_that_runs_the_worker(tmp_path: Path) -> None:
     machines = Machines([0, 1], RunFolder(tmp_path), lambda *words: None, lambda text: None)
     machines.publish(Job(settings=Settings(), folder="/a", socket_path=None, launcher_pid=1), {})
-    one, two = launcher("one", 1), launcher("two", 1)
-    machines.join(one)
-    machines.join(two)
+    one, two = offer(machines, "one", 1), offer(machines, "two", 1)
     machines.ask_to_stop()
     machines.kill_one(1)
     machines.end(ServerError("the disk has gone"), stopped=False)
-    assert [event.WhichOneof("kind") for event in told(one)] == ["places", "stop", "ended"]
-    _, fence, ended = told(two)
+    assert [event.WhichOneof("kind") for event in told(one)] == ["job", "places", "stop", "ended"]
+    _, _, fence, ended = told(two)
     assert fence.notice.fenced == 1
     assert (ended.ended.error, ended.ended.message) == ("ServerError", "the disk has gone")
 
@@ -125,9 +144,8 @@ def test_stop_and_fence_reach_the_launcher_that_runs_the_worker(tmp_path: Path) 
     ],
 )
 def test_a_workers_error_names_its_machine(here: Here, report: Any, kind: type, message: str) -> None:
-    one = launcher("one", 2)
     here.publish()
-    here.machines.join(one)
+    one = offer(here.machines, "one", 2)
     here.machines.tell(one, 1, json.dumps(report))
     failure = here.machines.failure
     assert isinstance(failure, kind) and str(failure).startswith(message)
@@ -181,8 +199,31 @@ def test_a_corpus_is_fetched_once_and_is_whole(here: Here, corpus: dict[str, Pat
     first = Corpus.load(tmp_path / "there")
     assert first is not None and first.checksum is not None
     assert "corpus.bin" not in fetch(corpus, here.machines, tmp_path / "there")
-    (tmp_path / "there" / "corpus.bin").write_bytes(b"short")
-    assert "corpus.bin" in fetch(corpus, here.machines, tmp_path / "there")
+    kept = tmp_path / "there" / "corpus.bin"
+    whole = kept.read_bytes()
+    for damaged in (b"short", bytes([whole[0] ^ 1]) + whole[1:]):
+        kept.write_bytes(damaged)
+        assert "corpus.bin" in fetch(corpus, here.machines, tmp_path / "there")
+        assert kept.read_bytes() == whole
+
+
+def test_a_fetch_that_was_broken_off_goes_on(here: Here, corpus: dict[str, Path], tmp_path: Path) -> None:
+    here.publish(corpus)
+    asked: list[int] = []
+
+    def read(name: str, offset: int) -> bytes:
+        if name == "corpus.bin":
+            asked.append(offset)
+            if len(asked) == 2:
+                raise ServerError("the connection is broken")
+        return here.machines.read(name, offset)
+
+    sizes = {name: path.stat().st_size for name, path in corpus.items()}
+    for _ in range(2):
+        with suppress(ServerError):
+            fetch_files(sizes, tmp_path / "there", read, lambda done, total: None, NO_WAIT)
+    assert asked[:3] == [0, READ_BYTES, READ_BYTES]
+    assert (tmp_path / "there" / "corpus.bin").read_bytes() == corpus["corpus.bin"].read_bytes()
 
 
 def test_a_corpus_that_comes_damaged_is_refused(here: Here, corpus: dict[str, Path], tmp_path: Path) -> None:

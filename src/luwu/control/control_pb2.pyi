@@ -102,12 +102,13 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("watching", "failure", "topology", "closing", "notice", "places", "stop", "ended")
+    __slots__ = ("watching", "failure", "topology", "closing", "notice", "job", "places", "stop", "ended")
     WATCHING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
@@ -116,10 +117,11 @@ class Event(_message.Message):
     topology: Topology
     closing: Closing
     notice: Notice
+    job: RunJob
     places: Places
     stop: Stop
     ended: RunEnded
-    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ...) -> None: ...
+    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., job: _Optional[_Union[RunJob, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ...) -> None: ...
 
 class Watching(_message.Message):
     __slots__ = ()
@@ -147,15 +149,19 @@ class Notice(_message.Message):
     fenced: int
     def __init__(self, text: _Optional[str] = ..., fenced: _Optional[int] = ...) -> None: ...
 
-class Places(_message.Message):
-    __slots__ = ("ranks", "job", "files")
-    RANKS_FIELD_NUMBER: _ClassVar[int]
+class RunJob(_message.Message):
+    __slots__ = ("job", "files")
     JOB_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
-    ranks: _containers.RepeatedScalarFieldContainer[int]
     job: str
     files: _containers.RepeatedCompositeFieldContainer[RunFile]
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., job: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ...) -> None: ...
+
+class Places(_message.Message):
+    __slots__ = ("ranks",)
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RunFile(_message.Message):
     __slots__ = ("name", "size")
@@ -458,16 +464,20 @@ class DivideReply(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinLauncherRequest(_message.Message):
-    __slots__ = ("nonce", "proof", "host", "workers")
+    __slots__ = ("nonce", "proof", "host")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
-    WORKERS_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
     host: str
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., host: _Optional[str] = ...) -> None: ...
+
+class OfferRequest(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     workers: int
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., host: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
+    def __init__(self, workers: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("name", "offset")

@@ -134,6 +134,11 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.ReadRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.ReadReply.FromString,
                 _registered_method=True)
+        self.Offer = channel.unary_unary(
+                '/luwu.control.v1.Control/Offer',
+                request_serializer=luwu_dot_control_dot_control__pb2.OfferRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.Empty.FromString,
+                _registered_method=True)
         self.Tell = channel.unary_unary(
                 '/luwu.control.v1.Control/Tell',
                 request_serializer=luwu_dot_control_dot_control__pb2.TellRequest.SerializeToString,
@@ -273,15 +278,22 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def JoinLauncher(self, request, context):
-        """A launcher on another machine (`luwu train --join`) offers to run workers. It watches as a worker does, and gets
-        `Places` there. Only a server that is part of a launcher (`luwu train --listen`) takes it in.
+        """A launcher on another machine (`luwu train --join`) joins. It watches as a worker does, and gets `RunJob` there, and
+        `Places` after its offer. Only a server that is part of a launcher (`luwu train --listen`) takes it in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """Reads a piece of a file that `Places` names.
+        """Reads a piece of a file that `RunJob` names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Offer(self, request, context):
+        """Offers to run workers, once the launcher has all that they read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -396,6 +408,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=luwu_dot_control_dot_control__pb2.ReadRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.ReadReply.SerializeToString,
+            ),
+            'Offer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Offer,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.OfferRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.Empty.SerializeToString,
             ),
             'Tell': grpc.unary_unary_rpc_method_handler(
                     servicer.Tell,
@@ -943,6 +960,33 @@ class Control(object):
             '/luwu.control.v1.Control/Read',
             luwu_dot_control_dot_control__pb2.ReadRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.ReadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Offer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Offer',
+            luwu_dot_control_dot_control__pb2.OfferRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,

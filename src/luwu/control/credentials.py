@@ -112,9 +112,9 @@ def switch_request(request: pb.JoinSwitchRequest) -> str:
     )
 
 
-def launcher_request(host: str, workers: int) -> str:
+def launcher_request(host: str) -> str:
     """Return the text that the proof of a launcher on another machine covers."""
-    return f"launcher at {host} for {workers}"
+    return f"launcher at {host}"
 
 
 def make_nonce() -> bytes:

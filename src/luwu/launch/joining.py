@@ -9,9 +9,9 @@ import queue
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from luwu.control.client import ControlClient
 from luwu.control.credentials import launcher_request
 from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError, error_named
-from luwu.core.room import Room
+from luwu.core.room import Room, WaitStoppedError
 from luwu.core.words import counted, printable
 from luwu.launch.clock import OtherClock
 from luwu.launch.elsewhere import ServerElsewhere
@@ -66,13 +66,18 @@ def join_run(access: ServerAccess, workers: int, own: Mapping[str, Any], folder:
             ``server_return_seconds``, a ServerError.
     """
     seconds, deadline, step = RunSettings().server_return_seconds, None, 0
+    restarts: Restarts | None = None
     with Interrupts() as interrupts:
         while True:
-            run = JoinedRun(access, workers, own, folder, display)
+            run = JoinedRun(access, workers, own, folder, display, restarts)
             try:
-                return run.run(interrupts)
+                end = run.run(interrupts)
+                restarts = run.restarts
+                if end is not End.AGAIN:
+                    return end is End.STOPPED
+                continue
             except (ServerError, WorkerLostError) as error:
-                step = max(step, run.step)
+                step, restarts = max(step, run.step), run.restarts
                 seconds = run.job.settings.run.server_return_seconds if run.job is not None else seconds
                 deadline = time.monotonic() + seconds if run.met else deadline
                 left = 0 if deadline is None else math.ceil(deadline - time.monotonic() - RETRY_SECONDS)
@@ -90,21 +95,42 @@ def cause_of(error: LuwuError) -> str:
     return str(error).split(";")[0]
 
 
-class JoinedRun:
-    """Runs workers for a launcher once: from the offer to the end of the run, or the loss of the launcher.
+class End(Enum):
+    """The end of a joined run."""
 
-    The arguments are those of `join_run`.
+    DONE = auto()
+    STOPPED = auto()  # the run, or this machine
+    AGAIN = auto()  # this machine has given its places up, and may offer again
+
+
+class _EndedError(Exception):
+    """The run has ended while this machine was busy otherwise; ``end`` says how."""
+
+    def __init__(self, end: End) -> None:
+        super().__init__(end.name)
+        self.end = end
+
+
+class JoinedRun:
+    """Runs workers for a launcher once: from joining it to the end of the run, or the loss of the launcher.
+
+    The arguments are those of `join_run`, and the restarts that are left; None: those of the run's settings.
 
     Attributes:
-        job: the run; None: no place was given.
+        job: the run; None: the launcher has not told it yet.
         step: the last step that a worker here has reported.
-        committed: a step was committed since the workers joined.
         over: the run has ended for good, or a worker here has.
-        met: the launcher has answered, and taken this one in.
+        restarts: the restarts that are left.
     """
 
     def __init__(
-        self, access: ServerAccess, workers: int, own: Mapping[str, Any], folder: Path | None, display: Display
+        self,
+        access: ServerAccess,
+        workers: int,
+        own: Mapping[str, Any],
+        folder: Path | None,
+        display: Display,
+        restarts: Restarts | None = None,
     ) -> None:
         self._access, self._wanted, self._own, self._path = access, workers, own, folder
         self._display = display
@@ -112,95 +138,96 @@ class JoinedRun:
         self._events: queue.SimpleQueue[pb.Event | LuwuError] = queue.SimpleQueue()
         self._clock = OtherClock()
         self._client = ControlClient(access.url, access.find(), access.timeouts(), self._events.put, self._events.put)
+        self.restarts = restarts
         self.job: Job | None = None
         self.step = 0
-        self.over, self.stopped = False, True
+        self.over = False
 
     @property
     def met(self) -> bool:
         """True once the launcher has answered, and taken this one in."""
         return self._client.met
 
-    def run(self, interrupts: Interrupts) -> bool:
-        """Run the workers; return True where the run, or this machine, was stopped. Raises as `join_run`."""
-        if self._path is not None:  # before others count on this machine
-            with hold(self._path):
-                return self._run(interrupts)
-        return self._run(interrupts)
-
-    def _run(self, interrupts: Interrupts) -> bool:
+    def run(self, interrupts: Interrupts) -> End:
+        """Run the workers until the end. Raises as `join_run`."""
+        self._interrupts = interrupts
         try:
-            if not self._join(interrupts):
-                return True
-            self._stages.show(f"waiting for a place in the run at {self._access.url}")
-            places = self._wait_for_places(interrupts)
-            if places is None:
-                return self.stopped
-            self.job = job = Job.model_validate_json(places.job)
-            if self._path is not None:
-                return self._work(job, RunFolder(self._path), places, interrupts)
-            path = default_folder(job)
-            with hold(path):
-                return self._work(job, RunFolder(path), places, interrupts)
+            self._join()
+            self._stages.show(f"joined the run at {self._access.url}")
+            told = self._wait_for("job").job
+            self.job = job = Job.model_validate_json(told.job)
+            self.restarts = self.restarts or Restarts(job.settings.run.restarts)
+            self.restarts.may_begin = False
+            folder = RunFolder(self._path or default_folder(job))
+            with hold(folder):
+                return self._work(job, told.files, folder)
+        except _EndedError as ended:
+            return ended.end
         finally:
             self._client.close(leave=True)
 
-    def _join(self, interrupts: Interrupts) -> bool:
-        """Offer the workers; return False if interrupted."""
-        host, workers = socket.gethostname(), self._wanted
+    def _join(self) -> None:
+        host = socket.gethostname()
 
         def ask(stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
-            request = pb.JoinLauncherRequest(nonce=nonce, proof=proof, host=host, workers=workers)
-            return stub.JoinLauncher(request, timeout=seconds)
+            return stub.JoinLauncher(pb.JoinLauncherRequest(nonce=nonce, proof=proof, host=host), timeout=seconds)
 
         with ThreadPoolExecutor(1, thread_name_prefix="luwu-join") as pool:
-            joining = pool.submit(self._client.join, launcher_request(host, workers), ask)
-            while True:
-                if interrupts.count:
+            joining = pool.submit(self._client.join, launcher_request(host), ask)
+            while not joining.done():
+                if self._interrupts.count:
                     self._client.give_up()
-                try:
-                    joining.result(timeout=LOOK_SECONDS)
-                except NotYet:
-                    if joining.done():
-                        raise
-                    continue
-                except LuwuError:
-                    if interrupts.count:
-                        return False
-                    raise
-                return not interrupts.count
+                wait([joining], LOOK_SECONDS)
+            self._look_at_interrupts()
+            joining.result()
 
-    def _wait_for_places(self, interrupts: Interrupts) -> pb.Places | None:
-        """Return the places; None: the run has ended before, or this machine was interrupted."""
-        while not interrupts.count:
-            event = self._next_event()
-            if event is not None and event.HasField("places"):
-                return event.places
-            if event is not None and event.HasField("ended"):
-                self.stopped = self._end(event.ended)
-                return None
-        return None
+    def _look_at_interrupts(self) -> None:
+        if self._interrupts.count:
+            raise _EndedError(End.STOPPED)
 
-    def _next_event(self) -> pb.Event | None:
-        """Return the next event, or None after a moment; raises the error that the session has ended with."""
+    def _wait_for(self, kind: str) -> pb.Event:
+        """Return the next event of a kind. Raises _EndedError, or the error that the session has ended with."""
+        while True:
+            self._look_at_interrupts()
+            event = self._next_event(LOOK_SECONDS)
+            if event is not None and event.WhichOneof("kind") == kind:
+                return event
+
+    def _next_event(self, seconds: float) -> pb.Event | None:
+        """Return the next event, or None after this time.
+
+        Raises _EndedError, the run's error, or the error that the session has ended with.
+        """
         try:
-            found = self._events.get(timeout=LOOK_SECONDS)
+            found = self._events.get(timeout=seconds) if seconds else self._events.get_nowait()
         except queue.Empty:
             return None
         if isinstance(found, LuwuError):
             raise found
+        if found.HasField("ended"):
+            self.over = True
+            if found.ended.error:
+                raise error_named(found.ended.error, ServerError)(printable(found.ended.message))
+            self._stages.show("stopped" if found.ended.stopped else "done")
+            raise _EndedError(End.STOPPED if found.ended.stopped else End.DONE)
         return found
 
-    def _work(self, job: Job, folder: RunFolder, places: pb.Places, interrupts: Interrupts) -> bool:
-        ranks = list(places.ranks)
-        room = Room(job.settings.run.disk_full_wait_seconds, self._stages.show_room, lambda: interrupts.count > 0)
+    def _work(self, job: Job, files: Sequence[pb.RunFile], folder: RunFolder) -> End:
+        """Fetch the files, offer the workers, and run those that have a place."""
+        room = Room(job.settings.run.disk_full_wait_seconds, self._stages.show_room, lambda: self._interrupts.count > 0)
+        sizes = {file.name: file.size for file in files}
+        try:
+            fetch_files(sizes, folder.path, self._read, self._show_fetching, room)
+        except WaitStoppedError:
+            return End.STOPPED
+        self._stages.show("waiting for a place in the run")
+        self._client.call("Offer", pb.OfferRequest(workers=self._wanted))
+        ranks = list(self._wait_for("places").places.ranks)
         unused = self._wanted - len(ranks)
         more = f"; no place is left for {counted(unused, 'more worker')} of it" if unused else ""
         self._display.say(
             f"{workers_text(ranks)} of {job.settings.run.workers} on this machine, folder {folder.path}{more}"
         )
-        sizes = {file.name: file.size for file in places.files}
-        fetch_files(sizes, folder.path, self._read, self._show_fetching, room)
         own = job.model_copy(
             update={
                 "settings": self._settings_here(job.settings, folder, with_model=MODEL_CONFIG in sizes),
@@ -212,7 +239,7 @@ class JoinedRun:
         )
         own.write(folder.job_path, room)
         self._stages.show("starting workers")
-        return self._supervise(own, folder, ranks, interrupts, room)
+        return self._supervise(own, folder, ranks, room)
 
     def _settings_here(self, settings: Settings, folder: RunFolder, *, with_model: bool) -> Settings:
         """Return the run's settings with those of this machine. Raises ConfigError."""
@@ -222,63 +249,60 @@ class JoinedRun:
         return build_settings(settings.model_dump(), own)
 
     def _read(self, name: str, offset: int) -> bytes:
-        return bytes(self._client.call("Read", pb.ReadRequest(name=name, offset=offset)).content)
+        """Read a piece of a file; the run's end, and Ctrl-C, are seen between two."""
+        self._look_at_interrupts()
+        self._next_event(0)
+        try:
+            return bytes(self._client.call("Read", pb.ReadRequest(name=name, offset=offset)).content)
+        except ServerError:
+            while self._next_event(LOOK_SECONDS) is not None:  # the reason may be there
+                pass
+            raise
 
     def _show_fetching(self, done: float, total: float) -> None:
         self._stages.show("fetching the text", f"{100 * done / max(1, total):.0f} %")
 
-    def _supervise(self, job: Job, folder: RunFolder, ranks: Sequence[int], interrupts: Interrupts, room: Room) -> bool:
-        restarts = Restarts(job.settings.run.restarts)
+    def _supervise(self, job: Job, folder: RunFolder, ranks: Sequence[int], room: Room) -> End:
+        assert self.restarts is not None
+        restarts = self.restarts
 
         def forward(rank: int, report: Report) -> None:
             self._forward(rank, report, restarts, shown=rank == ranks[0])
 
         workers = WorkerProcesses(folder, job.settings.run.workers, forward, room, ranks)
-        told_left = False
         try:
             while True:
-                event = self._next_event()
-                if event is not None and event.HasField("ended"):
-                    return self._end(event.ended)
+                event = self._next_event(LOOK_SECONDS)
                 if event is not None and event.HasField("stop"):
                     workers.ask_to_stop()
                 if event is not None and event.HasField("notice") and event.notice.HasField("fenced"):
                     restarts.note_fenced(event.notice.fenced)
                 for text in restarts.look(workers, may_start=True):
                     self._display.say(text)
-                if interrupts.count:
+                if self._interrupts.count:
                     self._display.say("stopped; the run waits for another machine in the place of this one")
-                    return True
+                    return End.STOPPED
                 if restarts.gives_up(workers, may_start=True):
-                    return self._fail(workers)
-                if not workers.running() and not told_left:
-                    told_left = True
-                    for rank in ranks:
-                        self._tell(rank, {"kind": "left"})
+                    return self._fail(workers, restarts)
         finally:
             workers.kill()
 
-    def _fail(self, workers: WorkerProcesses) -> bool:
-        """Raise the workers' error, or return how the run has ended where they are not its cause."""
+    def _fail(self, workers: WorkerProcesses, restarts: Restarts) -> End:
+        """Raise the workers' error; return where they were killed while they started, and may start once more."""
         ended, error = workers.failed(), workers.error()
-        if not ended_from_outside(ended) or any(each.status < 0 for each in ended):
+        killed = [each for each in ended if each.status < 0]
+        if killed and ended_from_outside(ended) and not restarts.may_begin and restarts.take(len(killed)):
+            words = f"worker {killed[0].rank} {killed[0].in_words()} while it started"
+            self._display.say(f"{words}; joining again (restart {restarts.in_words()})")
+            return End.AGAIN
+        if killed or not ended_from_outside(ended):
             self.over = True
             self._tell(ended[0].rank, error_report(error))
             raise error
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline:
-            event = self._next_event()
-            if event is not None and event.HasField("ended"):
-                return self._end(event.ended)
+            self._next_event(LOOK_SECONDS)
         raise error
-
-    def _end(self, ended: pb.RunEnded) -> bool:
-        """Return True where the run was stopped; raises what it has failed with."""
-        self.over = True
-        if ended.error:
-            raise error_named(ended.error, ServerError)(printable(ended.message))
-        self._stages.show("stopped" if ended.stopped else "done")
-        return ended.stopped
 
     def _forward(self, rank: int, report: Report, restarts: Restarts, *, shown: bool) -> None:
         """Pass a worker's report on to the run's launcher; called in a thread of that worker's."""
@@ -306,11 +330,13 @@ class JoinedRun:
             self._clock.note(asked, reply.clock, time.monotonic())
 
 
-def hold(path: Path) -> ServerElsewhere:
+def hold(folder: RunFolder) -> ServerElsewhere:
     """Lock a folder for a run that another machine has; raises ConfigError where it is the folder of a run here."""
-    if RunFolder(path).config_path.exists():
-        raise ConfigError(f"--run: expected a folder that has no run of its own, found {path}, which has; name another")
-    return ServerElsewhere(path)
+    if folder.config_path.exists():
+        raise ConfigError(
+            f"--run: expected a folder that has no run of its own, found {folder.path}, which has; name another"
+        )
+    return ServerElsewhere(folder.path)
 
 
 def default_folder(job: Job) -> Path:

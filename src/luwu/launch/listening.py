@@ -48,10 +48,13 @@ def find_key(folder: RunFolder, given: CredentialFiles) -> CredentialFiles:
         return given
     make_folder(folder.path)
     path = folder.key_path
-    if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    if not path.exists() or not path.stat().st_size:
+        made = path.with_name(f"{path.name}.new")  # so that a crash or a full disk leaves no part of a key
+        made.unlink(missing_ok=True)
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32) + "\n")
+        made.replace(path)
     return given.model_copy(update={"key_file": str(path)})
 
 

@@ -70,6 +70,7 @@ class LocalRun:
 
     Attributes:
         ended: workers that failed and ended the run.
+        taken: the workers' reports, and how far the run has come.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class LocalRun:
         credentials: CredentialFiles = NO_CREDENTIALS,
     ) -> None:
         self.ended: list[Ended] = []
+        self._asked_to_stop = self._lost_at_end = False
+        self._losses = 0  # of machines, before the first worker had a result
         self._remote = self._access = server
         self._listening: ListeningServer | None = None
         self._credentials = credentials
@@ -92,12 +95,12 @@ class LocalRun:
         self._first: Counts | None = None  # the store's counts when the run began on it
         self._folder = folder
         self._display = display
-        self._taken = RunReports(
+        self.taken = RunReports(
             settings, folder, display, lambda: self._server.stats(),
             server_here=server is None, takes_weights=takes_weights,
         )  # fmt: skip
-        settings = self._settings = self._taken.settings
-        self._stages = self._taken.stages
+        settings = self._settings = self.taken.settings
+        self._stages = self.taken.stages
         self._reports = ReportQueue(settings.run.workers)
         self._paused: set[int] = set()
         self._restarts = restarts or Restarts(settings.run.restarts)
@@ -110,32 +113,22 @@ class LocalRun:
             "stage": lambda rank, report: self._stages.show(report["text"], report["detail"]),
             "room": self._on_room,
             "stopped": lambda rank, report: self.outcome.stop(),
-            "validated": self._taken.validated,
+            "validated": self.taken.validated,
             "fenced": lambda rank, report: self._on_fenced(report["rank"]),
-            "result": self._taken.results.__setitem__,
+            "result": self._on_result,
         }
 
     @property
     def outcome(self) -> Outcome:
         """The end of the run, or how far it has come."""
-        return self._taken.outcome
-
-    @property
-    def begun(self) -> bool:
-        """True once a worker has joined, with a model."""
-        return self._taken.begun
-
-    @property
-    def committed(self) -> bool:
-        """True once a step was committed since the workers joined."""
-        return self._taken.committed
+        return self.taken.outcome
 
     @property
     def waits_again(self) -> bool:
         """True if the run has failed because workers of another machine were lost: it can wait for other machines."""
         killed_here = any(each.status < 0 for each in self.ended)
         lost = self._listening is not None and isinstance(self._listening.failure(), WorkerLostError)
-        return lost and not killed_here and self._machines.failure is None
+        return (lost or self._lost_at_end) and not killed_here and self._machines.failure is None
 
     def run(self, interrupts: Interrupts | None = None) -> Outcome:
         """Train and evaluate, or stop at a commit when interrupted.
@@ -150,10 +143,10 @@ class LocalRun:
         with counting as interrupts:
             server = self._server = self._serve(interrupts)
             try:
-                with server, expose_run(self._settings.run.metrics, self._taken.meter, server, self._display.say):
+                with server, expose_run(self._settings.run.metrics, self.taken.meter, server, self._display.say):
                     self._run_on(server, interrupts)
             finally:
-                self._taken.end()
+                self.taken.end()
             self._stages.show("stopped" if self.outcome.stopped else "done")
             if self.outcome.stopped:
                 self.outcome.step = self._step_of_store(self.outcome.step)
@@ -166,6 +159,7 @@ class LocalRun:
             self._run(interrupts)
         except WaitStoppedError:
             self.outcome.stopped = True
+            self._machines.end(None, stopped=True)
         except LuwuError as error:
             if not self.waits_again:
                 self._machines.end(error, stopped=False)
@@ -201,7 +195,7 @@ class LocalRun:
             check_memory(self._settings, self.outcome.corpus.vocabulary, self._folder)
         self._make_claim(self.outcome.corpus)
         metrics = LoggedMetrics(self._settings, self._folder, self._room, self._display.say)
-        self._taken.open(metrics)
+        self.taken.open(metrics)
         try:
             if self._wait_for_machines(interrupts):
                 self._supervise(interrupts)
@@ -265,7 +259,7 @@ class LocalRun:
             folder=str(self._folder.path),
             socket_path=str(self._server.socket_path) if self._access is None else None,
             launcher_pid=os.getpid(),
-            validated_step=self._taken.validated_step,
+            validated_step=self.taken.validated_step,
             server=self._access,
             claim=claim,
         )
@@ -296,17 +290,16 @@ class LocalRun:
         self._stages.show("starting workers")
         ranks = self._settings.ranks_here
         workers = WorkerProcesses(self._folder, self._settings.run.workers, self._reports.put, self._room, ranks)
-        asked = False
         try:
-            while self._goes_on(workers, asked=asked):
+            while self._goes_on(workers):
                 self._take_reports()
-                for text in self._restarts.look(workers, may_start=not asked):
+                for text in self._restarts.look(workers, may_start=not self._asked_to_stop):
                     self._display.say(text)
-                if interrupts.count > 1 or (interrupts.count and (self._paused or not self._taken.training)):
+                if interrupts.count > 1 or (interrupts.count and not self._can_commit()):
                     self.outcome.stopped = True
                     return
-                if interrupts.count and not asked:
-                    asked = True
+                if interrupts.count and not self._asked_to_stop:
+                    self._asked_to_stop = True
                     self._stages.show("stopping at the next commit; press Ctrl-C again to stop at once")
                     workers.ask_to_stop()
                     self._machines.ask_to_stop()
@@ -318,9 +311,14 @@ class LocalRun:
             workers.kill()
             self._job.stop_path.unlink(missing_ok=True)
         if not self.outcome.stopped:
-            self._taken.conclude()
+            self.taken.conclude()
 
-    def _goes_on(self, workers: WorkerProcesses, *, asked: bool) -> bool:
+    def _can_commit(self) -> bool:
+        """Return True where a commit can come soon at which the run stops, because worker 0 asks for it."""
+        asks = 0 in self._settings.ranks_here or self._machines.runs(0)
+        return asks and self.taken.training and not self._paused
+
+    def _goes_on(self, workers: WorkerProcesses) -> bool:
         """Return True while a worker runs, here or elsewhere, or may be started again.
 
         Raises:
@@ -328,8 +326,11 @@ class LocalRun:
         """
         if self._machines.failure is not None:
             raise self._machines.failure
-        if self._restarts.gives_up(workers, may_start=not asked):
+        if self._restarts.gives_up(workers, may_start=not self._asked_to_stop):
             return False
+        if self.taken.results and self._machines.losses > self._losses:
+            self._lost_at_end = True  # another would find nobody who evaluates with it
+            raise WorkerLostError("a machine was lost while the run was evaluated")
         if self._listening is not None and not self._settings.ranks_here and (error := self._listening.failure()):
             raise error
         return workers.running() or bool(workers.failed()) or self._machines.unfinished
@@ -357,20 +358,27 @@ class LocalRun:
     def _take_last_reports(self) -> None:
         """Handle what is still on its way from workers that have ended well."""
         deadline = time.monotonic() + GRACE_SECONDS
-        while not self.outcome.stopped and len(self._taken.results) < self._settings.run.workers:
+        while not self.outcome.stopped and len(self.taken.results) < self._settings.run.workers:
             if time.monotonic() > deadline:
                 raise ServerError("expected a result from every worker, but some ended without one; run again")
             self._take_reports()
 
     def _on_start(self, rank: int, report: Report) -> None:
         self._restarts.note_start(rank)
-        if not rank and not self.begun:
+        if not rank and not self.taken.begun:
             self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
             self._folder.save_settings(self._settings, self._room)
-        self._taken.start(rank, report)
+        self.taken.start(rank, report)
+        if not rank and self._asked_to_stop:
+            self._machines.ask_to_stop()  # it may have come in the place of one that was asked
 
     def _on_step(self, rank: int, report: Report) -> None:
-        self._taken.step(rank, report)
+        self.taken.step(rank, report)
+
+    def _on_result(self, rank: int, report: Report) -> None:
+        if not self.taken.results:
+            self._losses = self._machines.losses
+        self.taken.results[rank] = report
 
     def _on_fenced(self, rank: int) -> None:
         if self._restarts.note_fenced(rank):

@@ -53,6 +53,7 @@ class Machines:
         say: called with a sentence for the user.
 
     Attributes:
+        losses: launchers that have gone with workers which had not finished.
         failure: the error of a worker, and where it ran; None: none has failed.
     """
 
@@ -68,17 +69,18 @@ class Machines:
         self._on_report = on_report
         self._say = say
         self._lock = threading.Lock()
-        self._job: str | None = None  # nobody gets a place before there is one
+        self._job: pb.RunJob | None = None
         self._files: dict[str, Path] = {}
         self._here: list[LauncherMember] = []
         self._notes: dict[int, LastAttempts] = {}
+        self.losses = 0
         self.failure: LuwuError | None = None
 
     @property
     def missing(self) -> int:
         """Workers that nobody offers to run, before the run has begun."""
         with self._lock:
-            return self._places.missing if self._job is not None else 0
+            return self._places.missing
 
     @property
     def begun(self) -> bool:
@@ -93,15 +95,22 @@ class Machines:
             return self._places.unfinished
 
     def publish(self, job: Job, files: dict[str, Path]) -> None:
-        """Give places to launchers from now on, with the job and its files."""
+        """Tell launchers the job and its files from now on, without which they offer nothing."""
         with self._lock:
-            self._job, self._files = job.model_dump_json(), files
-            said = self._give([grant for each in self._here for grant in self._places.offer(each, each.workers)])
-        self._say_all(said)
+            self._files = files
+            sizes = [pb.RunFile(name=name, size=path.stat().st_size) for name, path in files.items()]
+            self._job = pb.RunJob(job=job.model_dump_json(), files=sizes)
+            for launcher in self._here:
+                launcher.tell(pb.Event(job=self._job))
 
     def ask_to_stop(self) -> None:
         """Have rank 0, if it runs elsewhere, stop the run at the end of the step."""
         self._tell(0, pb.Event(stop=pb.Stop()))
+
+    def runs(self, rank: int) -> bool:
+        """Return True while a launcher has this worker."""
+        with self._lock:
+            return self._places.launcher_of(rank) is not None
 
     def kill_one(self, rank: int) -> None:
         """Have a worker whose session the server has ended killed, and another started in its place."""
@@ -117,10 +126,18 @@ class Machines:
                 launcher.tell(pb.Event(ended=words))
 
     def join(self, launcher: LauncherMember) -> None:
-        """Take a launcher in; it gets places once there is a job, and enough offers."""
+        """Take a launcher in, and tell it the job once there is one."""
         with self._lock:
             self._here.append(launcher)
-            grants = self._places.offer(launcher, launcher.workers) if self._job is not None else []
+            if self._job is not None:
+                launcher.tell(pb.Event(job=self._job))
+
+    def offer(self, launcher: LauncherMember, workers: int) -> None:
+        """Take a launcher's offer; it gets places once there are enough, or when others go."""
+        with self._lock:
+            if launcher not in self._here:  # it has gone meanwhile
+                return
+            grants = self._places.offer(launcher, workers)
             said = self._give(grants)
             if self._places.begun and not grants:
                 said = [f"{launcher.host} ({launcher.peer}) waits to take the place of a machine that is lost"]
@@ -133,6 +150,7 @@ class Machines:
                 self._here.remove(launcher)
             left, grants = self._places.go(launcher)
             said = self._give(grants)
+            self.losses += bool(left)
         if left:
             self._say(f"{launcher.host} has gone, where {workers_text(left)} ran")
             self._on_report(left[0], {"kind": "stage", "text": "waiting for another machine", "detail": ""})
@@ -147,8 +165,8 @@ class Machines:
             with path.open("rb") as file:
                 file.seek(offset)
                 return file.read(READ_BYTES)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}; start the run again") from None
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigError(f"{path}: cannot be read at {offset}: {error}; start the run again") from None
 
     def note(self, rank: int, record: object) -> None:
         """Write down the part of a worker in an attempt, before its vote on it is taken.
@@ -178,13 +196,13 @@ class Machines:
             if self._places.launcher_of(rank) is not launcher:
                 raise ConfigError(f"worker {rank}: expected one that this launcher runs; join again")
         words = parse_report(report)
-        if words["kind"] == "left":
-            with self._lock:
-                self._places.finish(rank)
-        elif words["kind"] == "error":
+        if words["kind"] == "error":
             self.failure = self.failure or _failed(launcher, rank, words)
         else:
             self._on_report(rank, words)
+        if words["kind"] in ("result", "stopped"):  # it has no more to do, and needs no other in its place
+            with self._lock:
+                self._places.finish(rank)
         return time.monotonic()
 
     def _tell(self, rank: int, event: pb.Event) -> None:
@@ -198,8 +216,7 @@ class Machines:
         said = []
         for given in grants:
             launcher = cast(LauncherMember, given.launcher)
-            files = [pb.RunFile(name=name, size=path.stat().st_size) for name, path in self._files.items()]
-            launcher.tell(pb.Event(places=pb.Places(ranks=given.ranks, job=self._job or "", files=files)))
+            launcher.tell(pb.Event(places=pb.Places(ranks=given.ranks)))
             said.append(f"{launcher.host} ({launcher.peer}) runs {workers_text(given.ranks)}")
         return said
 

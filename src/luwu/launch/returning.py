@@ -55,12 +55,12 @@ def run_job(
                     cause, step = str(error).split(";")[0], run.outcome.step
                     display.say(f"{cause}; the run stays after step {step} until other machines have joined")
                     continue
-                reached = reached or run.begun
+                reached = reached or run.taken.begun
                 killed = [ended.rank for ended in run.ended if ended.status < 0]
                 if server is None or not ended_from_outside(run.ended) or not (reached or killed):
                     raise
                 step = run.outcome.step
-                word = returning.lose(run.ended, step, committed=run.committed)
+                word = returning.lose(run.ended, step, committed=run.taken.committed)
                 if not word:
                     raise type(error)(
                         f"{error}; step {step} is the last one known; the same command goes on"

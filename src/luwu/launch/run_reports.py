@@ -123,7 +123,7 @@ class RunReports:
     def conclude(self) -> None:
         """Make the run's outcome of the results."""
         results = [self.results[rank] for rank in sorted(self.results)]
-        sequences = sum(result["sequences"] for result in results)
+        sequences = max(1, sum(result["sequences"] for result in results))
         loss = self.outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
         if self.settings.run.eval_every:
             self._metrics.note_validation(self.settings.run.steps, loss)

@@ -6,6 +6,7 @@ JSON. Text is made printable. Every other field is checked, and an error names a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,13 +18,17 @@ from luwu.launch.job import ERROR_MARK
 MOST = 2**63
 """Bound of a count in a report."""
 
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that a terminal may obey, without tab and the end of a line."""
+
 Check = Callable[[object, str], object]
 
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} {shown(value)}, which is no text")
-    return value.encode("utf-8", "backslashreplace").decode()
+    whole = value.encode("utf-8", "backslashreplace").decode()
+    return CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", whole)
 
 
 def _count(value: object, name: str) -> int:
@@ -37,6 +42,20 @@ def _number(value: object, name: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or large:
         raise ValueError(f"{name} {shown(value)}, which is no number")
     return value
+
+
+def _time(value: object, name: str) -> float:
+    found = _number(value, name)
+    if not 0 <= found < 1e11:
+        raise ValueError(f"{name} {shown(value)}, which is no time")
+    return found
+
+
+def _positive(value: object, name: str) -> int:
+    found = _count(value, name)
+    if not found:
+        raise ValueError(f"{name} 0, where there is one at least")
+    return found
 
 
 def _truth(value: object, name: str) -> bool:
@@ -55,7 +74,7 @@ def _wait(value: object, name: str) -> dict[str, object]:
     return {
         "folder": _text(value["folder"], f"{name}.folder"),
         "needed_bytes": _count(value["needed_bytes"], f"{name}.needed_bytes"),
-        "until": _number(value["until"], f"{name}.until"),
+        "until": _time(value["until"], f"{name}.until"),
     }
 
 
@@ -66,7 +85,7 @@ def _validation(value: object, name: str) -> list[object]:
 
 
 _STEP: dict[str, Check] = {
-    "attempt": _count, "step": _count, "committed": _truth, "loss": _number, "sequences": _count, "tokens": _count,
+    "attempt": _count, "step": _count, "committed": _truth, "loss": _number, "sequences": _positive, "tokens": _count,
     "lr": _number, "grad_norm": _or_none(_number), "began": _number, "ended": _number, "waited_seconds": _number,
     "busy_seconds": _number, "bytes_pulled": _count, "bytes_pushed": _count,
 }  # fmt: skip
@@ -82,7 +101,6 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "validated": {"step": _count, "loss_sum": _number, "sequences": _count},
     "result": {"loss_sum": _number, "sequences": _count, "prompt": _text, "sample": _text},
     "progress": {"done": _number, "total": _number},
-    "left": {},
 }
 _MAY_BE_MISSING: dict[str, dict[str, Check]] = {
     "start": {"worker_return_seconds": _number},

@@ -14,6 +14,9 @@ class Launchers(Protocol):
     def join(self, launcher: LauncherMember) -> None:
         """Take a launcher in, which begins to watch now."""
 
+    def offer(self, launcher: LauncherMember, workers: int) -> None:
+        """Take a launcher's offer to run so many workers at the most."""
+
     def go(self, launcher: LauncherMember) -> None:
         """Note that a launcher has gone."""
 
@@ -33,6 +36,10 @@ class NoLaunchers:
             "join: expected the address of a luwu train --listen, found a luwu server; give the address to "
             "luwu train --server, which starts all workers on one machine"
         )
+
+    def offer(self, launcher: LauncherMember, workers: int) -> NoReturn:
+        """Refuse an offer."""
+        raise ConfigError(f"offer: expected none of {launcher.name}")
 
     def go(self, launcher: LauncherMember) -> None:
         """Do nothing: none was taken in."""

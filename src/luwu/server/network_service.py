@@ -116,11 +116,9 @@ class NetworkService(ControlService[Any]):
 
     def JoinLauncher(self, request: pb.JoinLauncherRequest, caller: Any) -> pb.JoinReply:  # noqa: N802
         """Let in a launcher on another machine."""
-        proof = self._let_in(request, launcher_request(request.host, request.workers), caller)
+        proof = self._let_in(request, launcher_request(request.host), caller)
         host = on_one_line(request.host)
-        launcher = LauncherMember(
-            name=f"launcher {host}", peer=self._peer(caller), host=host, workers=max(1, request.workers)
-        )
+        launcher = LauncherMember(name=f"launcher {host}", peer=self._peer(caller), host=host)
         self._runs.join_launcher(launcher)
         return pb.JoinReply(session=launcher.token, proof=proof, transport=self._transport)
 
@@ -128,6 +126,11 @@ class NetworkService(ControlService[Any]):
         """Read a piece of a file for a launcher."""
         self._launcher_of(caller)
         return pb.ReadReply(content=self._launchers.read(request.name, request.offset))
+
+    def Offer(self, request: pb.OfferRequest, caller: Any) -> pb.Empty:  # noqa: N802
+        """Take a launcher's offer to run workers."""
+        self._launchers.offer(self._launcher_of(caller), max(1, request.workers))
+        return pb.Empty()
 
     def Tell(self, request: pb.TellRequest, caller: Any) -> pb.TellReply:  # noqa: N802
         """Pass on what a launcher's worker reports."""

@@ -61,10 +61,9 @@ class Participant:
 
 @dataclass(eq=False, kw_only=True)
 class LauncherMember(Participant):
-    """A launcher on another machine, which runs workers of this run. ``workers``: the most that it runs."""
+    """A launcher on another machine, which runs workers of this run. ``host``: the name of its machine."""
 
     host: str
-    workers: int
 
 
 class Participants:

@@ -161,7 +161,7 @@ class Runs:
         """Take in a launcher on another machine; raises ConfigError where this server's owner has no use for it."""
         self._launchers.join(launcher)
         self.participants.add(launcher)
-        log.info("joined %s peer=%s workers=%d", launcher.name, launcher.peer, launcher.workers)
+        log.info("joined %s peer=%s", launcher.name, launcher.peer)
 
     def attach(
         self,
