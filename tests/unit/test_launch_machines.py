@@ -18,6 +18,7 @@ from luwu.data.preparation import prepare
 from luwu.launch.fetching import fetch_files
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
+from luwu.launch.joining import parse_job
 from luwu.launch.last_attempts import make_room, read_attempts
 from luwu.launch.machines import MODEL_CONFIG, READ_BYTES, Machines, files_of
 from luwu.launch.settings import Settings
@@ -161,6 +162,18 @@ def test_what_a_worker_notes_with_its_vote_is_in_the_run_folder(here: Here) -> N
         here.machines.note(1, RECORD | {"attempt": -1})
     with pytest.raises(LuwuError, match=r"worker-2\.attempts: expected to note an attempt in it"):
         here.machines.note(2, RECORD)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{", "all of it: "),
+        ('{"settings": {}, "launcher_pid": 0, "socket_path": null, "folder": "a"}', "launcher_pid: "),
+    ],
+)
+def test_a_job_of_another_version_is_refused_by_its_field(text: str, found: str) -> None:
+    with pytest.raises(ConfigError, match=f"job: expected one that this version .* reads, found {found}.*; install"):
+        parse_job(text)
 
 
 @pytest.fixture

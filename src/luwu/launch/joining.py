@@ -15,6 +15,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from luwu.control import control_pb2 as pb
 from luwu.control.client import ControlClient
 from luwu.control.credentials import launcher_request
@@ -155,7 +157,7 @@ class JoinedRun:
             self._join()
             self._stages.show(f"joined the run at {self._access.url}")
             told = self._wait_for("job").job
-            self.job = job = Job.model_validate_json(told.job)
+            self.job = job = parse_job(told.job)
             self.restarts = self.restarts or Restarts(job.settings.run.restarts)
             self.restarts.may_begin = False
             folder = RunFolder(self._path or default_folder(job))
@@ -220,6 +222,8 @@ class JoinedRun:
             fetch_files(sizes, folder.path, self._read, self._show_fetching, room)
         except WaitStoppedError:
             return End.STOPPED
+        own = self._job_here(job, folder, with_model=MODEL_CONFIG in sizes)
+        own.write(folder.job_path, room)
         self._stages.show("waiting for a place in the run")
         self._client.call("Offer", pb.OfferRequest(workers=self._wanted))
         ranks = list(self._wait_for("places").places.ranks)
@@ -228,18 +232,20 @@ class JoinedRun:
         self._display.say(
             f"{workers_text(ranks)} of {job.settings.run.workers} on this machine, folder {folder.path}{more}"
         )
-        own = job.model_copy(
+        self._stages.show("starting workers")
+        return self._supervise(own, folder, ranks, room)
+
+    def _job_here(self, job: Job, folder: RunFolder, *, with_model: bool) -> Job:
+        """Return the job with this machine's folder, settings and way to the server. Raises ConfigError."""
+        return job.model_copy(
             update={
-                "settings": self._settings_here(job.settings, folder, with_model=MODEL_CONFIG in sizes),
+                "settings": self._settings_here(job.settings, folder, with_model=with_model),
                 "folder": str(folder.path),
                 "launcher_pid": os.getpid(),
                 "joined": True,
                 "server": self._access.model_copy(update={"connect_seconds": None}),
             }
         )
-        own.write(folder.job_path, room)
-        self._stages.show("starting workers")
-        return self._supervise(own, folder, ranks, room)
 
     def _settings_here(self, settings: Settings, folder: RunFolder, *, with_model: bool) -> Settings:
         """Return the run's settings with those of this machine. Raises ConfigError."""
@@ -337,6 +343,19 @@ def hold(folder: RunFolder) -> ServerElsewhere:
             f"--run: expected a folder that has no run of its own, found {folder.path}, which has; name another"
         )
     return ServerElsewhere(folder.path)
+
+
+def parse_job(text: str) -> Job:
+    """Read the job that the run's launcher has told; raises ConfigError where this version cannot."""
+    try:
+        return Job.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "all of it"
+        raise ConfigError(
+            f"job: expected one that this version of luwu reads, found {field}: {first['msg']}; install the version of "
+            "the machine that has the run"
+        ) from None
 
 
 def default_folder(job: Job) -> Path:
