@@ -83,5 +83,5 @@ for python in ${PYTHONS:-python3.10 python3.11 python3.12}; do
         echo "wheels: $python is not installed: its wheel is left out" >&2
     fi
 done
-"$TOOLS/bin/auditwheel" repair --plat "manylinux_${GLIBC/./_}_$ARCHITECTURE" --wheel-dir dist "$BUILD"/new/*.whl
+PATH=$TOOLS/bin:$PATH "$TOOLS/bin/auditwheel" repair --plat "manylinux_${GLIBC/./_}_$ARCHITECTURE" --wheel-dir dist "$BUILD"/new/*.whl
 ls -l dist

@@ -10,15 +10,13 @@
 #include <cstdint>
 
 #include "kernels/crc32c_instruction.h"
+#include "kernels/processor.h"
 
 #define LUWU_FOLD_TARGET [[gnu::target("avx512f,vpclmulqdq,pclmul,sse4.2,crc32")]]
 
 namespace luwu::kernels {
 
-inline bool crc32c_folding_exists() {
-    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0 &&
-           __builtin_cpu_supports("pclmul") != 0 && crc32c_instruction_exists();
-}
+inline bool crc32c_folding_exists() { return processor().vpclmulqdq && crc32c_instruction_exists(); }
 
 /// x to the power of `exponent` modulo the polynomial; bit 31 is x^0, as in a checksum's state.
 constexpr std::uint32_t power_of_x(std::uint32_t exponent) {

@@ -7,16 +7,17 @@
 #include <nmmintrin.h>
 #define LUWU_CRC32C_TARGET [[gnu::target("sse4.2,crc32")]]  // clang has the instruction as a feature of its own
 #elif defined(__aarch64__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
+#include <arm_acle.h>
 #define LUWU_CRC32C_TARGET [[gnu::target("+crc")]]
 #endif
 
+#include "kernels/processor.h"
+
 namespace luwu::kernels {
 
-#if defined(__x86_64__)
+inline bool crc32c_instruction_exists() { return processor().crc32c; }
 
-inline bool crc32c_instruction_exists() { return __builtin_cpu_supports("sse4.2") != 0; }
+#if defined(__x86_64__)
 
 LUWU_CRC32C_TARGET inline std::uint32_t crc32c_of_8(std::uint32_t state, std::uint64_t word) {
     return static_cast<std::uint32_t>(_mm_crc32_u64(state, word));
@@ -28,14 +29,12 @@ LUWU_CRC32C_TARGET inline std::uint32_t crc32c_of_1(std::uint32_t state, std::ui
 
 #elif defined(__aarch64__)
 
-inline bool crc32c_instruction_exists() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
-
 LUWU_CRC32C_TARGET inline std::uint32_t crc32c_of_8(std::uint32_t state, std::uint64_t word) {
-    return __builtin_aarch64_crc32cx(state, word);
+    return __crc32cd(state, word);
 }
 
 LUWU_CRC32C_TARGET inline std::uint32_t crc32c_of_1(std::uint32_t state, std::uint8_t byte) {
-    return __builtin_aarch64_crc32cb(state, byte);
+    return __crc32cb(state, byte);
 }
 
 #endif

@@ -1,14 +1,13 @@
 #include "kernels/instruction_set.h"
 
+#include "kernels/processor.h"
+
 namespace luwu::kernels {
 
 bool is_available(InstructionSet set) {
 #if defined(__x86_64__)
-    if (set == InstructionSet::avx2) return __builtin_cpu_supports("avx2") != 0;
-    if (set == InstructionSet::avx512) {
-        return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-               __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-    }
+    if (set == InstructionSet::avx2) return processor().avx2;
+    if (set == InstructionSet::avx512) return processor().avx512;
 #endif
     return set == InstructionSet::base;
 }

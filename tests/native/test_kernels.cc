@@ -6,10 +6,25 @@
 #include "kernel_support.h"
 #include "kernels/copy.h"
 #include "kernels/keep.h"
+#include "kernels/processor.h"
 #include "kernels/sum.h"
 #include "kernels/versions.h"
 
 namespace luwu::kernels {
+
+#if defined(__x86_64__)
+TEST_CASE("the processor has what the compiler's library says, where that answers") {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("sse2") == 0) return;  // that of zig says no to all
+    const luwu::kernels::Processor& found = luwu::kernels::processor();
+    CHECK(found.avx2 == (__builtin_cpu_supports("avx2") != 0));
+    CHECK(found.crc32c == (__builtin_cpu_supports("sse4.2") != 0));
+    CHECK(found.avx512 == (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                           __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0));
+    CHECK(found.vpclmulqdq == (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0 &&
+                               __builtin_cpu_supports("pclmul") != 0));
+}
+#endif
 
 TEST_CASE("the chosen instruction set is the best available one") {
     CHECK(is_available(InstructionSet::base));
