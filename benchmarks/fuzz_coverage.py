@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -93,7 +92,7 @@ def native_lines(target: str, parser: Parser, programs: Path) -> Covered:
         found = re.search(r"^SF:(.*)$", record, re.MULTILINE)
         if found is None:
             continue
-        file = str(Path(os.path.normpath(found[1])).relative_to(ROOT))  # a compiler's cache makes names relative
+        file = str(Path(found[1]).relative_to(ROOT))
         for number, count in re.findall(r"^DA:(\d+),(\d+)", record, re.MULTILINE):
             wanted = [
                 span
