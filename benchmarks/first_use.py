@@ -30,7 +30,7 @@ RELEASE, VERSION = "bookworm", "3.11"
 PACKAGES = "python3,python3-venv"
 COMPILERS = ("cc", "gcc", "c++", "g++", "clang", "make", "cmake", "ninja")
 INSTALL = "pip install --quiet --no-index --find-links /wheels 'luwu[hf]'"
-TRAIN = "luwu train --run /run-of-test"
+TRAIN = "exec luwu train --run /run-of-test"  # no shell stays between, so that its end is the run's
 FIRST_LOSS = re.compile(r"step 1/\d+ .*loss (\S+)")
 
 
