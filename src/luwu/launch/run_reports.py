@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from luwu.core.errors import WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.last_attempts import read_attempts, read_last_attempts
 from luwu.launch.logged_metrics import LoggedMetrics
@@ -77,7 +78,17 @@ class RunReports:
         self._metrics = metrics
 
     def start(self, rank: int, report: Report) -> None:
-        """Take the first report of a worker, which has its model."""
+        """Take the first report of a worker, which has its model.
+
+        Raises:
+            WorkerLostError: it counts attempts that the server has not seen; a row for each would have no end.
+        """
+        most = self._stats().get("attempts", report["attempts"])
+        if report["attempts"] > most:
+            raise WorkerLostError(
+                f"worker {rank}: report of its start: expected at most {most} attempts, as many as the server has "
+                f"counted, found {report['attempts']}; run luwu train again to resume"
+            )
         replaces = rank in self._started  # what a rank's first worker has noted until now is its own
         self._started.add(rank)
         if replaces:
