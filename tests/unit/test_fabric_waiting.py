@@ -187,7 +187,7 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         _job=Mock(),
         _restarts=Restarts(0),
         _reports=Mock(),
-        _machines=Mock(failure=None, unfinished=False, losses=0),
+        _machines=Mock(failure=None, unfinished=False, losses=0, vacant=False),
         _losses=0,
         _asked_to_stop=False,
         _listening=None,

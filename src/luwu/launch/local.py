@@ -328,9 +328,8 @@ class LocalRun:
             raise self._machines.failure
         if self._restarts.gives_up(workers, may_start=not self._asked_to_stop):
             return False
-        if self.taken.results and self._machines.losses > self._losses:
-            self._lost_at_end = True  # another would find nobody who evaluates with it
-            raise WorkerLostError("a machine was lost while the run was evaluated")
+        if self.taken.results and (self._machines.vacant or self._machines.losses > self._losses):
+            raise self._lose_at_end()
         if self._listening is not None and not self._settings.ranks_here and (error := self._listening.failure()):
             raise error
         return workers.running() or bool(workers.failed()) or self._machines.unfinished
@@ -365,6 +364,8 @@ class LocalRun:
 
     def _on_start(self, rank: int, report: Report) -> None:
         self._restarts.note_start(rank)
+        if self._listening and self.taken.has_started(rank) and report["step"] >= self._settings.run.steps:
+            raise self._lose_at_end()  # the others are somewhere in the evaluation
         if not rank and not self.taken.begun:
             self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
             self._folder.save_settings(self._settings, self._room)
@@ -374,6 +375,11 @@ class LocalRun:
 
     def _on_step(self, rank: int, report: Report) -> None:
         self.taken.step(rank, report)
+
+    def _lose_at_end(self) -> WorkerLostError:
+        """Note that a machine was lost so late that another would find nobody who evaluates with it."""
+        self._lost_at_end = True
+        return WorkerLostError("a machine was lost while the run was evaluated")
 
     def _on_result(self, rank: int, report: Report) -> None:
         if not self.taken.results:

@@ -89,6 +89,12 @@ class Machines:
             return self._places.begun
 
     @property
+    def vacant(self) -> bool:
+        """True while a worker that has not done its work has no machine, after the run has begun."""
+        with self._lock:
+            return self._places.begun and self._places.vacant
+
+    @property
     def unfinished(self) -> bool:
         """True while one of the workers has not done its work."""
         with self._lock:

@@ -42,6 +42,11 @@ class Places:
         return max(0, len(self._free) - sum(self._waiting.values()))
 
     @property
+    def vacant(self) -> bool:
+        """True while a place is empty."""
+        return bool(self._free)
+
+    @property
     def unfinished(self) -> bool:
         """True while a worker has not done its work."""
         return bool(self._free) or any(self._held.values())

@@ -102,6 +102,10 @@ class RunReports:
         if self.begun:
             self._stages.show("training" if self.training else "evaluating")
 
+    def has_started(self, rank: int) -> bool:
+        """Return True if a worker of this rank has started before."""
+        return rank in self._started
+
     def step(self, rank: int, report: Report) -> None:
         """Take a report of an attempt."""
         self.take_record(self.meter.add(rank, cast(StepReport, report)))
