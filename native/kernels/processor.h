@@ -1,4 +1,4 @@
-// What this processor has, for kernels with versions for several of them. Internal to the kernels.
+// The features of this processor, for kernels that have versions for several. Internal to the kernels.
 //
 // Asked for with the instruction itself: compilers' libraries that answer __builtin_cpu_supports are not in every build
 // (that of zig, which wheels are built with, always says no).

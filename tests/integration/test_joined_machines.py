@@ -181,7 +181,7 @@ def test_a_killed_launcher_comes_back_and_ctrl_c_stops_all(machines: Machines, u
 
 
 def test_a_run_without_its_machines_waits_until_others_come(machines: Machines, undisturbed: Any) -> None:
-    """Where nobody waits for the lost workers themselves the run fails, and begins again with the next machine."""
+    """Without restarts the run fails with the lost worker, and begins again when the next machine joins."""
     first = machines.listen("--restarts", "0")
     other = machines.join("b")
     wait_for_steps(machines.folder, "run", 8)
@@ -243,7 +243,7 @@ def test_a_machine_that_waits_outlives_the_first_one(machines: Machines, undistu
 
 
 def test_a_machine_that_is_lost_at_the_very_end_does_not_hang_the_run(machines: Machines, undisturbed: Any) -> None:
-    """What others have evaluated nobody can take part in any more: the run is evaluated again, or is complete."""
+    """The run is evaluated again with the next machine, or is complete: nobody can join an evaluation."""
     first = machines.listen()
     other = machines.offer("b")
     wait_for_line(first, "writing a sample")

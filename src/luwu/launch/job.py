@@ -104,12 +104,16 @@ class Job(BaseModel):
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}; {_WRITES_IT}") from error
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            field = ".".join(map(str, first["loc"])) or "the file"
-            raise ConfigError(f"{path}: {field}: {first['msg']}; {_WRITES_IT}") from None
+            raise ConfigError(f"{path}: {problem_in(error, 'the file')}; {_WRITES_IT}") from None
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}; {_WRITES_IT}") from None
         return job
+
+
+def problem_in(error: ValidationError, whole: str) -> str:
+    """Return the first wrong field and what is wrong with it; ``whole`` names all of what was read."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
 def read_job(path: Path) -> Job:

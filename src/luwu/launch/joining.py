@@ -29,11 +29,12 @@ from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.fetching import fetch_files
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import Job, ServerAccess
+from luwu.launch.job import Job, ServerAccess, problem_in
 from luwu.launch.machines import MODEL_CONFIG, workers_text
 from luwu.launch.processes import WorkerProcesses, ended_from_outside
 from luwu.launch.reports import error_report
 from luwu.launch.restarts import Restarts
+from luwu.launch.returning import cause_of
 from luwu.launch.run_reports import Report
 from luwu.launch.settings import RunSettings, Settings, build_settings
 from luwu.launch.stages import Stages
@@ -74,12 +75,11 @@ def join_run(access: ServerAccess, workers: int, own: Mapping[str, Any], folder:
             run = JoinedRun(access, workers, own, folder, display, restarts)
             try:
                 end = run.run(interrupts)
-                restarts = run.restarts
                 if end is not End.AGAIN:
                     return end is End.STOPPED
                 continue
             except (ServerError, WorkerLostError) as error:
-                step, restarts = max(step, run.step), run.restarts
+                step = max(step, run.step)
                 seconds = run.job.settings.run.server_return_seconds if run.job is not None else seconds
                 deadline = time.monotonic() + seconds if run.met else deadline
                 left = 0 if deadline is None else math.ceil(deadline - time.monotonic() - RETRY_SECONDS)
@@ -89,12 +89,9 @@ def join_run(access: ServerAccess, workers: int, own: Mapping[str, Any], folder:
                     known = f"; step {step} is the last one known here" if step else ""
                     display.say(f"{cause_of(error)}{known}; joining again if it answers {until(left)}")
                 time.sleep(RETRY_SECONDS)
+            finally:
+                restarts = run.restarts
             access = access.model_copy(update={"connect_seconds": left})
-
-
-def cause_of(error: LuwuError) -> str:
-    """Return what an error says has happened, without what its reader is to do: this program does it."""
-    return str(error).split(";")[0]
 
 
 class End(Enum):
@@ -249,7 +246,9 @@ class JoinedRun:
 
     def _settings_here(self, settings: Settings, folder: RunFolder, *, with_model: bool) -> Settings:
         """Return the run's settings with those of this machine. Raises ConfigError."""
-        own: dict[str, Mapping[str, Any]] = {"run": {k: v for k, v in self._own.items() if k != "workers_here"}}
+        own: dict[str, Mapping[str, Any]] = {
+            "run": {name: value for name, value in self._own.items() if name != "workers_here"}
+        }
         if with_model:
             own["model"] = {"path": str(folder.path / MODEL_CONFIG)}
         return build_settings(settings.model_dump(), own)
@@ -350,11 +349,9 @@ def parse_job(text: str) -> Job:
     try:
         return Job.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"])) or "all of it"
         raise ConfigError(
-            f"job: expected one that this version of luwu reads, found {field}: {first['msg']}; install the version of "
-            "the machine that has the run"
+            f"job: expected one that this version of luwu reads, found {problem_in(error, 'all of it')}; install the "
+            "version of the machine that has the run"
         ) from None
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from luwu.control import control_pb2 as pb
 from luwu.core.errors import ConfigError, LuwuError, WorkerLostError
@@ -19,6 +19,7 @@ from luwu.launch.job import Job
 from luwu.launch.last_attempts import LastAttempts, is_record
 from luwu.launch.places import Grant, Places
 from luwu.launch.reports import reported_error
+from luwu.launch.run_reports import Report
 from luwu.launch.settings import Settings
 from luwu.launch.words import checked_report, parse_report
 from luwu.server.participants import LauncherMember
@@ -31,8 +32,6 @@ MODEL_CONFIG = "model/config.json"
 
 FILE_NAMES = (DATA_NAME, SIDECAR_NAME, TOKENIZER_FILE, MODEL_CONFIG)
 """Names of all files that launchers may be told of."""
-
-Report = Mapping[str, Any]
 
 
 def files_of(folder: RunFolder, settings: Settings) -> dict[str, Path]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from luwu.control.waiting import until
-from luwu.core.errors import ServerError, WorkerLostError
+from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import CredentialFiles, ServerAccess
@@ -52,8 +52,8 @@ def run_job(
                 return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
                 if run.waits_again:
-                    cause, step = str(error).split(";")[0], run.outcome.step
-                    display.say(f"{cause}; the run stays after step {step} until other machines have joined")
+                    step = run.outcome.step
+                    display.say(f"{cause_of(error)}; the run stays after step {step} until other machines have joined")
                     continue
                 reached = reached or run.taken.begun
                 killed = [ended.rank for ended in run.ended if ended.status < 0]
@@ -69,6 +69,11 @@ def run_job(
                 kept = ", ".join(str(log) for rank in killed if (log := folder.keep_log(rank)) is not None)
                 display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
             server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
+
+
+def cause_of(error: LuwuError) -> str:
+    """Return what an error says has happened, without what its reader is to do: the launcher does it."""
+    return str(error).split(";")[0]
 
 
 class Returning:
