@@ -37,7 +37,9 @@ class Gated {
                   if (engines_.size() == 1) engine = std::make_unique<HoldingEngine>(std::move(engine), reads_closed_);
                   if (engines_.size() == 2) {
                       engine = std::make_unique<FailingEngine>(std::move(engine), [this] { return dead_ ? EIO : 0; });
-                      engine = std::make_unique<HoldingEngine>(std::move(engine), writes_closed_);
+                      auto holding = std::make_unique<HoldingEngine>(std::move(engine), writes_closed_);
+                      writes_ = holding.get();
+                      engine = std::move(holding);
                   }
                   engines_.push_back(engine.get());
                   return engine;
@@ -54,6 +56,9 @@ class Gated {
         for (store::IoEngine* engine : engines_) engine->wake();
     }
 
+    // Writes that were ever held back.
+    [[nodiscard]] std::uint64_t held_writes() const { return writes_->held_count(); }
+
     // Nothing more is written, held or not.
     void die() {
         dead_ = true;
@@ -65,6 +70,7 @@ class Gated {
     std::atomic<bool> reads_closed_{false};
     std::atomic<bool> writes_closed_{false};
     std::vector<store::IoEngine*> engines_;  // of parameters, of states, of what is written
+    HoldingEngine* writes_ = nullptr;
 
   public:
     Rig rig;
@@ -80,8 +86,10 @@ class Pushes {
         gradients_.push_back(rig_.make_gradient(0, step_, block, spoil_ && block == 2));
         rig_.pipeline().push(0, block, gradients_.back().data(), [this](pipeline::Outcome) { ++answered_; });
     }
-    void push_all() {
-        for (std::uint32_t block = 7; block-- > 0;) push(block);
+    void push_all() { push_from(7); }
+    // The blocks before `end`, the last one first.
+    void push_from(std::uint32_t end) {
+        for (std::uint32_t block = end; block-- > 0;) push(block);
     }
     std::future<std::int64_t> vote() {
         rig_.pipeline().vote(0, false, [this](pipeline::Outcome outcome) { ended_.set_value(outcome.value); });
@@ -197,8 +205,11 @@ TEST_CASE("a step that is not finite is taken back, what was kept and what is wr
                 CHECK(gated.rig.run_step(0, step) == pipeline::kCommitted);
                 CHECK_FALSE(gated.rig.pipeline().wait_until_written().has_value());
                 gated.close_writes();
+                const std::uint64_t held = gated.held_writes();
                 Pushes spoilt(gated.rig, 9, true);
-                spoilt.push_all();
+                spoilt.push(6);
+                test::wait_until([&] { return gated.held_writes() > held; });
+                spoilt.push_from(6);
                 auto ended = spoilt.vote();
                 CHECK_FALSE(is_ready(ended));
                 gated.open();

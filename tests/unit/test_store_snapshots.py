@@ -101,12 +101,14 @@ def test_snapshots_while_the_store_is_open_take_what_was_committed(tmp_path: Pat
         assert session.snapshot() == 1
         at_one = training.values()
         training.steps(1)
-        assert take(folders) == 2  # as another process would
+        assert session.wait_durable() == 2
+        assert take(folders) == 2  # as another process would, which sees what is on the disk
         at_two = training.values()
         training.steps(2)
         with pytest.raises(StoreLockedError):
             restore(folders, 1)
         remove(folders, 2)
+        assert session.wait_durable() == 4
         assert take(folders) == 4
         training.steps(1)
         at_five = training.values()
