@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.common import ROOT, BenchmarkError, NotInstalledError, Row, arguments, result, run, table
+from kit.fuzz_ledger import fuzzed
 from kit.fuzz_parsers import NATIVE, PYTHON, UNREACHED, Parser
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -192,6 +193,7 @@ def main() -> int:
             measured[target] = {
                 "lines": total, "share": round(found.share, 4), "missed": found.missed, "unreachable": found.excused,
                 "edges": outcome.edges, "executions": outcome.executions, "finding": outcome.found,
+                "fuzzed": fuzzed(target)._asdict(),
             }  # fmt: skip
         table(["target", "lines", "covered", "unreachable", "edges", "executions", "findings"], rows)
         least = min(entry["share"] for entry in measured.values())

@@ -4,7 +4,8 @@ usage: python tools/fuzz.py [TARGET ...]
 
 Builds the native targets with clang's libFuzzer, AddressSanitizer and UBSan in build/fuzz; Python's run under atheris.
 FUZZ_SECONDS (60) is how long each runs. What reaches new code joins tests/fuzz/corpus, which the tests replay. The
-first finding ends its target; its input is kept in build/fuzz/findings, and the exit status is 1.
+first finding ends its target; its input is kept in build/fuzz/findings, and the exit status is 1. tests/fuzz/time.json
+adds up how long each parser ran without a finding since its files changed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks")]
+
+from kit.fuzz_ledger import note  # noqa: E402 - the ledger stands beside the list of parsers
+
 FUZZ = ROOT / "tests" / "fuzz"
 BUILD = ROOT / "build" / "fuzz"
 DEFAULT_SECONDS = 60
@@ -121,7 +126,12 @@ def main() -> int:
         )  # fmt: skip
         merge(target, command, new)
         kept = len(list((FUZZ / "corpus" / target).iterdir()))
-        print(f"{target}: {outcome.executions} executions, {outcome.edges} edges, {kept} inputs kept", flush=True)
+        total = note(target, round(seconds), outcome.executions, found=outcome.found)
+        print(
+            f"{target}: {outcome.executions} executions, {outcome.edges} edges, {kept} inputs kept;"
+            f" {total.seconds} s without a finding since its parser changed",
+            flush=True,
+        )
         if outcome.found:
             failed.append(target)
             print(f"  FINDING: see {logs / target}.log and {findings / target}", flush=True)
