@@ -67,6 +67,7 @@ PANELS = (
     ),
     Panel("Workers", "none", {"luwu_server_workers": "wanted", "luwu_server_workers_present": "present"}),
     Panel("Workers that others wait for", "s", {"luwu_worker_behind_seconds": "worker {{rank}}"}),
+    Panel("Alerts", "none", {"luwu_train_alert": "{{alert}}"}),
     Panel(
         "Full disks and failures",
         "none",

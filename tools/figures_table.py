@@ -1,4 +1,4 @@
-"""Writes the tables of Prometheus's figures into docs/monitoring.md, between its two markers.
+"""Writes the tables of Prometheus's figures, and that of alerts, into docs/monitoring.md, between their markers.
 
 usage: python tools/figures_table.py
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 from figures import ROOT, write_section
 
 from luwu.control.figures import TABLES
+from luwu.observe.alerts import MEANINGS
 
 BEGIN, END = "<!-- figures of processes: tools/figures_table.py -->", "<!-- end of figures of processes -->"
+
+ALERTS_BEGIN, ALERTS_END = "<!-- alerts: tools/figures_table.py -->", "<!-- end of alerts -->"
 
 PAGE = ROOT / "docs" / "monitoring.md"
 
@@ -23,9 +26,18 @@ def figures_tables() -> str:
     return "\n".join(lines[1:])
 
 
+def alerts_table() -> str:
+    """Return the table of alerts, as their rules are declared."""
+    lines = ["| name | raised when | cleared when |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| `{name}` | {raised} | {cleared} |" for name, (raised, cleared) in MEANINGS.items())]
+    )
+
+
 def main() -> None:
     """Write the tables between the markers."""
     write_section(PAGE, BEGIN, END, figures_tables())
+    write_section(PAGE, ALERTS_BEGIN, ALERTS_END, alerts_table())
 
 
 if __name__ == "__main__":

@@ -144,6 +144,8 @@ def test_the_page_has_every_figure_and_the_dashboard_knows_no_other() -> None:
     assert page == page[: page.index(figures_table.BEGIN)] + (
         f"{figures_table.BEGIN}\n{figures_table.figures_tables()}\n" + page[page.index(figures_table.END) :]
     )
+    alerts = f"{figures_table.ALERTS_BEGIN}\n{figures_table.alerts_table()}\n{figures_table.ALERTS_END}"
+    assert alerts in page
     assert dashboard.PAGE.read_text() == dashboard.text()
     known = {figure.full_name for figures in TABLES.values() for figure in figures}
     queries = [query for panel in dashboard.PANELS for query in panel.queries]

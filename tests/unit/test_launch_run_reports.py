@@ -14,9 +14,8 @@ from luwu.launch.settings import Settings
 
 
 def test_a_start_after_attempts_that_nobody_made_is_refused(tmp_path: Path) -> None:
-    reports = RunReports(
-        Settings(), RunFolder(tmp_path), Mock(), lambda: {"attempts": 3}, server_here=True, takes_weights=False
-    )
+    server = Mock(**{"stats.return_value": {"attempts": 3}})
+    reports = RunReports(Settings(), RunFolder(tmp_path), Mock(), lambda: server, server_here=True, takes_weights=False)
     start = {"parameters": 1, "step": 3, "attempts": 1 << 62, "rolled_back": 0}
     with pytest.raises(WorkerLostError, match="worker 1: report of its start: expected at most 3 attempts"):
         reports.start(1, start)

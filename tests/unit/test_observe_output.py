@@ -105,10 +105,12 @@ def test_the_panel_shows_every_figure():
         meter = meter_at(5)
         meter.rolled_back = 2
         display.step(meter, {"bytes_read": 0, "bytes_written": 0})
+        display.alerts({"loss_rising": "the loss rises"})
         display.say("a line that stays")
     text = console.file.getvalue()
     for word in (
         "50 %",
+        "alert: the loss rises",
         "step",
         "5/10",
         "loss",

@@ -171,7 +171,6 @@ def run_training(
     from luwu.launch.returning import run_job
     from luwu.launch.settings import build_settings, check_resume
     from luwu.observe.display import choose_display
-    from luwu.observe.loggers import check_packages
     from luwu.train.devices import check_device
 
     chosen = (read_toml(config) if config else {}, flags)
@@ -185,7 +184,7 @@ def run_training(
         raise ConfigError(
             "--workers-here: expected --listen or --join beside it, found neither; leave it out, or listen"
         )
-    check_packages(settings.run.log)
+    check_others(settings)
     if settings.model.path is not None:
         check_model(Path(settings.model.path))
     check_machines(settings)
@@ -211,6 +210,15 @@ def run_training(
     tell(console, settings, folder, outcome)
     if outcome.stopped:
         raise typer.Exit(EXIT_STOPPED)
+
+
+def check_others(settings: Settings) -> None:
+    """Raise ConfigError where a logger's package, or the program of ``on_alert``, is not there."""
+    from luwu.launch.on_alert import check_program
+    from luwu.observe.loggers import check_packages
+
+    check_packages(settings.run.log)
+    check_program(settings.run.on_alert)
 
 
 def refuse_joined(folder: RunFolder) -> None:

@@ -118,6 +118,9 @@ TRAINING = (
     Figure("luwu_train_left_seconds", "gauge", "time to the last step at the recent pace", "left"),
 )
 
+ALERT = Figure("luwu_train_alert", "gauge", "1 while the alert of this name is raised, else 0", "raised")
+"""Figure of each alert of a run; its label is ``alert``."""
+
 SESSION = (
     Figure("luwu_session_step", "gauge", "committed steps of the store", "step"),
     Figure("luwu_session_attempts", "gauge", "attempts at steps that have ended, since the store was made", "attempts"),
@@ -135,7 +138,7 @@ SESSION = (
 TABLES = {
     "a server (`luwu server`, and `luwu train` with a server of its own)": (*SERVER, WORKER_BEHIND),
     "a switch (`luwu switch`)": SWITCH,
-    "a run (`luwu train`)": TRAINING,
+    "a run (`luwu train`)": (*TRAINING, ALERT),
     "a worker of your own program (`luwu.integrations.prometheus`)": SESSION,
 }
 """Figures by the kind of process that has them."""

@@ -6,21 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from luwu.control.exposition import Exposition, Labelled, Table
-from luwu.control.figures import SERVER, TRAINING, WORKER_BEHIND
+from luwu.control.figures import ALERT, SERVER, TRAINING, WORKER_BEHIND
 from luwu.launch.elsewhere import ServerElsewhere
 from luwu.observe.meter import Meter
 from luwu.server.server import LocalServer
 
 if TYPE_CHECKING:
     from luwu.launch.listening import ListeningServer
+    from luwu.launch.run_reports import RunReports
 
 Server: TypeAlias = "LocalServer | ListeningServer | ServerElsewhere"
 
 
-def expose_run(place: str, meter: Meter, server: Server, say: Callable[[str], None]) -> Exposition:
+def expose_run(place: str, taken: RunReports, server: Server, say: Callable[[str], None]) -> Exposition:
     """Answer Prometheus at a place, and say where; with an empty one nothing answers. Raises as `Exposition`."""
-    tables = [Table(TRAINING, lambda: training_stats(meter)), Table(SERVER, server.figures)]
-    found = Exposition(place, tables, [Labelled(WORKER_BEHIND, "rank", server.behind)])
+    tables = [Table(TRAINING, lambda: training_stats(taken.meter)), Table(SERVER, server.figures)]
+    labelled = [Labelled(WORKER_BEHIND, "rank", server.behind), Labelled(ALERT, "alert", taken.alerts.standing)]
+    found = Exposition(place, tables, labelled)
     if found.url:
         say(f"figures for Prometheus at {found.url}")
     return found

@@ -37,6 +37,7 @@ class RunFolder:
         check_name(self.path)
         self.config_path = self.path / "config.toml"
         self.metrics_path = self.path / "metrics.jsonl"
+        self.alerts_path = self.path / "alerts.jsonl"
         self.job_path = self.path / "job.json"
         self.id_path = self.path / "run-id"
         self.written_path = self.path / "written.json"
@@ -46,7 +47,7 @@ class RunFolder:
     def require_files(self) -> None:
         """Refuse a folder, a pipe or a device in the place of a file of the run; raises ConfigError."""
         files = (self.config_path, self.metrics_path, self.job_path, self.id_path, self.written_path, self.key_path)
-        for path in (*files, *self.plot_paths):
+        for path in (*files, self.alerts_path, *self.plot_paths):
             require_file(path)
 
     def saved_settings(self) -> dict[str, Any] | None:

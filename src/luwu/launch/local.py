@@ -96,7 +96,7 @@ class LocalRun:
         self._folder = folder
         self._display = display
         self.taken = RunReports(
-            settings, folder, display, lambda: self._server.stats(),
+            settings, folder, display, lambda: self._server,
             server_here=server is None, takes_weights=takes_weights,
         )  # fmt: skip
         settings = self._settings = self.taken.settings
@@ -108,7 +108,7 @@ class LocalRun:
         self._machines = Machines(settings.ranks_elsewhere, folder, self._reports.put, self._reports.say)
         self._handlers: dict[str, Callable[[int, Report], None]] = {
             "start": self._on_start,
-            "step": self._on_step,
+            "step": self.taken.step,
             "say": lambda rank, report: None if rank else self._display.say(report["text"]),
             "stage": lambda rank, report: self._stages.show(report["text"], report["detail"]),
             "room": self._on_room,
@@ -143,7 +143,7 @@ class LocalRun:
         with counting as interrupts:
             server = self._server = self._serve(interrupts)
             try:
-                with server, expose_run(self._settings.run.metrics, self.taken.meter, server, self._display.say):
+                with server, expose_run(self._settings.run.metrics, self.taken, server, self._display.say):
                     self._run_on(server, interrupts)
             finally:
                 self.taken.end()
@@ -353,6 +353,7 @@ class LocalRun:
         """Handle the reports of the workers; wait a moment for the first one."""
         for rank, report in self._reports.take():
             self._handlers[report["kind"]](rank, report)
+        self.taken.alerts.look(training=self.taken.training)
 
     def _take_last_reports(self) -> None:
         """Handle what is still on its way from workers that have ended well."""
@@ -372,9 +373,6 @@ class LocalRun:
         self.taken.start(rank, report)
         if not rank and self._asked_to_stop:
             self._machines.ask_to_stop()  # it may have come in the place of one that was asked
-
-    def _on_step(self, rank: int, report: Report) -> None:
-        self.taken.step(rank, report)
 
     def _lose_at_end(self) -> WorkerLostError:
         """Note that a machine was lost so late that another would find nobody who evaluates with it."""

@@ -12,6 +12,9 @@ from luwu.observe.loggers import Loggers, Run
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
 
+ON_ALERT = "run.on_alert"
+"""Setting that no logger gets: a URL may have a secret."""
+
 
 class LoggedMetrics(MetricsLog):
     """The file metrics.jsonl, whose new rows the run's loggers get, too, once it is known at which step it goes on."""
@@ -35,7 +38,7 @@ class LoggedMetrics(MetricsLog):
                 id=self._folder.saved_id() or self._folder.path.name,
                 name=self._folder.path.name,
                 folder=self._folder.path,
-                settings=all_values(self._settings),
+                settings={name: value for name, value in all_values(self._settings).items() if name != ON_ALERT},
             )
             self._loggers = Loggers(self._settings.run.log, run, step, self._say)
         return word

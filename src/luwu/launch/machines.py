@@ -104,7 +104,8 @@ class Machines:
         with self._lock:
             self._files = files
             sizes = [pb.RunFile(name=name, size=path.stat().st_size) for name, path in files.items()]
-            self._job = pb.RunJob(job=job.model_dump_json(), files=sizes)
+            words = job.model_dump_json(exclude={"settings": {"run": {"on_alert"}}})  # a URL may have a secret
+            self._job = pb.RunJob(job=words, files=sizes)
             for launcher in self._here:
                 launcher.tell(pb.Event(job=self._job))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from luwu.core.errors import WorkerLostError
+from luwu.launch.alerting import RunAlerts, WatchedServer
 from luwu.launch.folder import RunFolder
 from luwu.launch.last_attempts import read_attempts, read_last_attempts
 from luwu.launch.logged_metrics import LoggedMetrics
@@ -28,13 +29,14 @@ class RunReports:
         settings: of the run; memory and stores are the server's own where it is elsewhere.
         folder: the run's folder.
         display: shows the run to the user.
-        stats: returns the server's stats.
+        server: returns the run's server.
         server_here: the settings are the server's, too.
         takes_weights: the run is a new one, and goes on from the weights of another run's store.
 
     Attributes:
         settings: the settings, with the learning rate that the run's model has by itself.
         meter: the rates.
+        alerts: the alerts.
         outcome: the end of the run, or how far it has come.
         validated_step: last step whose validation loss the run folder has.
         results: the evaluation's, by rank.
@@ -48,7 +50,7 @@ class RunReports:
         settings: Settings,
         folder: RunFolder,
         display: Display,
-        stats: Callable[[], Mapping[str, Any]],
+        server: Callable[[], WatchedServer],
         *,
         server_here: bool,
         takes_weights: bool,
@@ -56,8 +58,9 @@ class RunReports:
         self.settings, self._why_this_rate = with_rate(settings, folder, takes_weights=takes_weights)
         self._folder = folder
         self._display = display
-        self._stats = stats
+        self._server = server
         self._server_here = server_here
+        self.alerts = RunAlerts(settings, folder, display, server)
         self._stages = Stages(display)
         self._written = WrittenBytes(folder.written_path)
         self.meter = Meter(settings.run.workers, settings.run.steps)
@@ -83,7 +86,7 @@ class RunReports:
         Raises:
             WorkerLostError: it counts attempts that the server has not seen; a row for each would have no end.
         """
-        most = self._stats().get("attempts", report["attempts"])
+        most = self._server().stats().get("attempts", report["attempts"])
         if report["attempts"] > most:
             raise WorkerLostError(
                 f"worker {rank}: report of its start: expected at most {most} attempts, as many as the server has "
@@ -117,6 +120,7 @@ class RunReports:
         if loss is not None:
             self._metrics.note_validation(step, loss)
             self._display.say(f"step {step}: validation loss {loss:.3f}")
+            self.alerts.validated(step, loss)
 
     def take_record(self, record: StepRecord | None) -> None:
         """Write an attempt's row, and show it, once all of its reports are there."""
@@ -130,10 +134,11 @@ class RunReports:
             self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")
         if record.validation_loss is not None:
             self._display.say(f"step {record.step}: validation loss {record.validation_loss:.3f}")
-        stats = self._stats()
+        stats = self._server().stats()
         self._written.note(self._note_written(stats))
         self._stages.say_failure(str(stats.get("snapshot_failure", "")))
         self._display.step(self.meter, stats)
+        self.alerts.attempt(record)
 
     def conclude(self) -> None:
         """Make the run's outcome of the results."""
@@ -142,11 +147,13 @@ class RunReports:
         loss = self.outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
         if self.settings.run.eval_every:
             self._metrics.note_validation(self.settings.run.steps, loss)
+        self.alerts.validated(self.settings.run.steps, loss)
         self.outcome.prompt, self.outcome.sample = results[0]["prompt"], results[0]["sample"]
 
     def end(self) -> None:
-        """Note what the server has written."""
-        self._note_written(self._stats())
+        """Note what the server has written, and tell no more alerts."""
+        self.alerts.close()
+        self._note_written(self._server().stats())
         self.outcome.bytes_of_run = self._written.end(self.outcome.bytes_written)
 
     def _note_written(self, stats: Mapping[str, Any]) -> int:

@@ -29,6 +29,7 @@ from luwu.core.quantities import (
 from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of, flag_of
 from luwu.core.units import parse_endurance
 from luwu.data.settings import DataSettings
+from luwu.launch.on_alert import OnAlert
 from luwu.models.settings import GPT_LAYER_PARTS, GPT_PARTS, ModelSettings
 from luwu.observe.loggers import LogTarget
 from luwu.optim.settings import OptimizerSettings
@@ -124,6 +125,8 @@ class RunSettings(DiskSettings, ComputeSettings):
     """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
     log: tuple[LogTarget, ...] = ()
     """other places for each step's figures: tensorboard, trackio or wandb; tensorboard:FOLDER, trackio:PROJECT"""
+    on_alert: OnAlert = ""
+    """command that is run, or http(s) URL that is posted to, for each alert; it gets the alert as JSON"""
 
 
 class SampleSettings(Group):

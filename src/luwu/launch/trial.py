@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -117,6 +118,9 @@ class Watch:
             self._memory.start()
         elif step == self._steps:
             self._memory.stop()
+
+    def alerts(self, standing: Mapping[str, str]) -> None:
+        """Ignore the alerts."""
 
     def result(self, store: Path) -> Trial:
         """Return the result, once the run is over."""

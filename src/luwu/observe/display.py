@@ -39,6 +39,9 @@ class Display(Protocol):
     def step(self, meter: Meter, server: Traffic) -> None:
         """Show the state after a step; `server` holds the server's stats."""
 
+    def alerts(self, standing: Mapping[str, str]) -> None:
+        """Show the sentences of the alerts that are raised now, by name; `say` has told what has changed."""
+
 
 def choose_display(console: Console, steps: int) -> Display:
     """A live panel if the console is a terminal, otherwise plain lines without control codes."""
@@ -78,6 +81,9 @@ class PlainDisplay:
         self._shown_at = now
         self.say("  ".join(f"{name} {value}" for name, value in figures(meter, server)))
 
+    def alerts(self, standing: Mapping[str, str]) -> None:
+        """Write nothing: the lines before have told it."""
+
 
 class LiveDisplay:
     """A panel redrawn in place: a bar of steps over a table of figures."""
@@ -87,6 +93,7 @@ class LiveDisplay:
         self._stage = "starting"
         self._done = 0
         self._figures: list[tuple[str, str]] = []
+        self._alerts: list[str] = []
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
 
     def __enter__(self) -> LiveDisplay:
@@ -110,6 +117,10 @@ class LiveDisplay:
         self._done = meter.last.step
         self._figures = figures(meter, server)
 
+    def alerts(self, standing: Mapping[str, str]) -> None:
+        """Keep a line of the alerts in the panel."""
+        self._alerts = [printable(text) for text in standing.values()]
+
     def _render(self) -> Group:
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
@@ -121,7 +132,8 @@ class LiveDisplay:
         for first in range(0, len(self._figures), 3):
             cells = self._figures[first : first + 3]
             table.add_row(*(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in cells))
-        return Group(bar, table)
+        alerts = [Text(f"alert: {'; '.join(self._alerts)}", style="bold red")] if self._alerts else []
+        return Group(bar, table, *alerts)
 
 
 def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:

@@ -1,0 +1,145 @@
+"""The alerts of a `luwu train`: they are looked for, and go to the display, to a file and to `--on-alert`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from luwu.launch.folder import RunFolder
+from luwu.launch.on_alert import OnAlertCalls
+from luwu.launch.settings import Settings
+from luwu.observe.alerts import MEANINGS, Alerts, Change
+from luwu.observe.display import Display
+from luwu.observe.meter import StepRecord
+
+LOOK_SECONDS = 1.0
+DISK_SECONDS = 10.0
+"""Seconds between two looks at what no attempt tells of."""
+
+
+class WatchedServer(Protocol):
+    """The server of a run, as alerts see it."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of the server; empty: nobody knows them here."""
+
+    def behind(self) -> dict[str, float]:
+        """Seconds that others have waited for each worker, by rank."""
+
+
+class RunAlerts:
+    """Watches a run, and tells of each alert once that it is raised, and once that it is cleared.
+
+    Args:
+        settings: of the run.
+        folder: the run's folder.
+        display: shows the run to the user.
+        server: returns the run's server.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        display: Display,
+        server: Callable[[], WatchedServer],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._display, self._server, self._clock = folder, display, server, clock
+        self._alerts = Alerts(settings.run.commit_points)
+        self._calls = OnAlertCalls(settings.run.on_alert)
+        self._folders = [folder.path, *folder.stores(settings)]
+        self._looked_at = self._looked_at_disks = clock()
+        self._step = 0
+        self._said_failure = False
+
+    def standing(self) -> dict[str, float]:
+        """Return 1 for each alert that is raised, and 0 for the others, by name; any thread may call it."""
+        return {name: float(name in self._alerts.standing) for name in MEANINGS}
+
+    def attempt(self, record: StepRecord) -> None:
+        """Take an attempt's record."""
+        self._step = record.step
+        self._tell(self._alerts.attempt(record))
+
+    def validated(self, step: int, loss: float) -> None:
+        """Take a validation loss that was measured after its step's record."""
+        self._tell(self._alerts.validated(step, loss))
+
+    def look(self, *, training: bool) -> None:
+        """Look, if it is time, at workers, disks and the last durable step.
+
+        Args:
+            training: steps are being made.
+        """
+        if (now := self._clock()) - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        if training:
+            server = self._server()
+            self._tell(self._alerts.behind(now, server.behind()))
+            stats = server.stats()
+            if "since_commit_seconds" in stats:
+                self._tell(self._alerts.durable(stats["since_commit_seconds"], stats["unwritten"]))
+            if now - self._looked_at_disks >= DISK_SECONDS:
+                self._looked_at_disks = now
+                self._look_at_disks(now)
+        if self._calls.failure and not self._said_failure:
+            self._said_failure = True
+            self._display.say(self._calls.failure)
+
+    def close(self) -> None:
+        """Wait for what is still to be told to `--on-alert`."""
+        self._calls.close()
+        self._looked_at = -LOOK_SECONDS
+        self.look(training=False)
+
+    def _look_at_disks(self, now: float) -> None:
+        for folder in one_of_each_disk(self._folders):
+            with suppress(OSError):
+                disk = shutil.disk_usage(folder)
+                self._tell(self._alerts.disk(str(folder), now, disk.free, disk.total))
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._display.say(f"alert {change.state}: {change.text}")
+            words = {
+                "name": change.name,
+                "state": change.state,
+                "text": change.text,
+                "run": self._folder.path.name,
+                "folder": str(self._folder.path),
+                "step": self._step,
+                "time": time.time(),
+                "host": socket.gethostname(),
+            }
+            append(self._folder.alerts_path, words)
+            self._calls.tell(words)
+            self._display.alerts(self._alerts.standing)
+
+
+def append(path: Path, words: Mapping[str, Any]) -> None:
+    """Append a JSON object to a file; one that cannot be written to, as on a full disk, goes without it."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(descriptor, f"{json.dumps(words)}\n".encode())
+        finally:
+            os.close(descriptor)
+
+
+def one_of_each_disk(folders: Iterable[Path]) -> list[Path]:
+    """Return the first of the folders on each disk; those that do not exist are on none."""
+    found: dict[int, Path] = {}
+    for folder in folders:
+        with suppress(OSError):
+            found.setdefault(folder.stat().st_dev, folder)
+    return list(found.values())

@@ -1,0 +1,139 @@
+"""The command or URL of `--on-alert`: what it gets, and that no failure of it reaches the run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luwu.errors import ConfigError
+from luwu.launch.on_alert import MOST_WAITING, OnAlertCalls, check_on_alert, check_program
+from luwu.launch.settings import build_settings
+
+ALERT = {"name": "loss_rising", "state": "raised", "text": "the loss rises; \"it\" $HOME 'is' 3", "step": 7}
+
+
+def told(target: str, *alerts: dict[str, Any], limit_seconds: float = 20.0) -> str:
+    """Tell alerts, and return the failure's sentence."""
+    calls = OnAlertCalls(target, limit_seconds)
+    for alert in alerts:
+        calls.tell(alert)
+    calls.close()
+    return calls.failure
+
+
+def script(folder: Path, text: str) -> str:
+    """Write a script with a space in its name, and return the command that runs it."""
+    path = folder / "on alert.sh"
+    path.write_text(text)
+    return f"sh {shlex.quote(str(path))} {shlex.quote(str(folder))}"
+
+
+@contextmanager
+def web_server(
+    status: int, gate: threading.Event | None = None
+) -> Iterator[tuple[str, list[tuple[str, dict[str, str], bytes]]]]:
+    """Answer requests with a status, once a gate is open; yield the URL, and paths, headers and bodies that came."""
+    came = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if gate is not None:
+                gate.wait()
+            came.append((self.path, dict(self.headers), body))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/hooks/secret", came
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_command_gets_the_alert_on_its_input_and_in_its_environment(tmp_path: Path) -> None:
+    command = script(tmp_path, 'cat >> "$1/in"; echo >> "$1/in"; printenv LUWU_ALERT_TEXT LUWU_ALERT_STEP >> "$1/env"')
+    assert told(command, ALERT, {**ALERT, "state": "cleared", "step": 8}) == ""
+    lines = [json.loads(line) for line in (tmp_path / "in").read_text().splitlines()]
+    assert lines == [ALERT, {**ALERT, "state": "cleared", "step": 8}]
+    assert (tmp_path / "env").read_text() == f"{ALERT['text']}\n7\n{ALERT['text']}\n8\n"
+
+
+def test_a_url_gets_it_as_json() -> None:
+    with web_server(204) as (url, came):
+        assert told(url, ALERT) == ""
+    ((path, headers, body),) = came
+    assert path == "/hooks/secret" and headers["Content-Type"] == "application/json"
+    assert json.loads(body) == ALERT
+
+
+def test_a_url_that_refuses_is_said_without_its_path() -> None:
+    with web_server(503) as (url, came):
+        failure = told(url, ALERT, ALERT)
+    assert failure == "on-alert: 127.0.0.1 has failed: HTTP Error 503: Service Unavailable; the run goes on"
+    assert len(came) == 2
+
+
+def test_a_command_that_fails_is_said_once_with_its_last_line(tmp_path: Path) -> None:
+    command = script(tmp_path, 'echo first; echo "no such host" >&2; echo >> "$1/calls"; exit 3')
+    failure = told(command, ALERT, ALERT)
+    assert "has failed: exit status 3: no such host; the run goes on" in failure
+    assert (tmp_path / "calls").read_text() == "\n\n"
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+    command = script(tmp_path, 'mkfifo "$1/never"; cat "$1/never" & echo $! > "$1/child"; cat "$1/never"')
+    failure = told(command, ALERT, limit_seconds=0.5)
+    assert "has not ended within 0.5 s, and was killed" in failure
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "cmdline")
+    assert not child.exists() or b"never" not in child.read_bytes()
+
+
+def test_alerts_that_find_no_room_to_wait_are_left_out() -> None:
+    gate = threading.Event()
+    with web_server(200, gate) as (url, came):
+        calls = OnAlertCalls(url)
+        for _ in range(MOST_WAITING + 2):  # one is told at a time
+            calls.tell(ALERT)
+        assert calls.failure == f"on-alert: 127.0.0.1 has failed: {MOST_WAITING} alerts wait for it; the run goes on"
+        gate.set()
+        calls.close()
+    assert MOST_WAITING <= len(came) <= MOST_WAITING + 1
+
+
+@pytest.mark.parametrize(
+    "target, problem",
+    [
+        ("http://", "expected a command, or a URL such as https://HOST/PATH, found 'http://'"),
+        ("https://[::1/x", "expected a command or a URL"),
+        ("mail 'admin", "No closing quotation"),
+        (" ", "expected a command, or a URL"),
+    ],
+)
+def test_what_is_no_target_is_refused(target: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        check_on_alert(target)
+    assert problem in str(found.value)
+    with pytest.raises(ConfigError, match=r"run\.on_alert"):
+        build_settings({"run": {"on_alert": target}})
+
+
+def test_a_program_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"on_alert: expected a program that can be run, found 'no-such-program'"):
+        check_program("no-such-program --now")
+    for good in ("", "sh -c true", "https://example.org/hook"):
+        check_program(good)
