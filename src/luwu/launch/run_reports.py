@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from luwu.core.errors import WorkerLostError
@@ -17,7 +19,7 @@ from luwu.launch.stages import Stages
 from luwu.launch.start_words import size_words, step_words
 from luwu.launch.written import WrittenBytes
 from luwu.observe.display import Display
-from luwu.observe.meter import Meter, StepRecord, StepReport
+from luwu.observe.meter import Meter, StepRecord, StepReport, served_between
 
 Report = Mapping[str, Any]
 
@@ -61,6 +63,8 @@ class RunReports:
         self._server = server
         self._server_here = server_here
         self.alerts = RunAlerts(settings, folder, display, server)
+        self._stats_before: Mapping[str, Any] = {}
+        self._threads = len(os.sched_getaffinity(0))  # as many update in a server of this process
         self._stages = Stages(display)
         self._written = WrittenBytes(folder.written_path)
         self.meter = Meter(settings.run.workers, settings.run.steps)
@@ -126,6 +130,9 @@ class RunReports:
         """Write an attempt's row, and show it, once all of its reports are there."""
         if record is None:
             return
+        stats = self._server().stats()
+        record = replace(record, server=served_between(self._stats_before, stats, self._threads))
+        self._stats_before = stats
         self._metrics.append(record)
         self.outcome.step = record.step
         self.committed = self.committed or record.committed
@@ -134,7 +141,6 @@ class RunReports:
             self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")
         if record.validation_loss is not None:
             self._display.say(f"step {record.step}: validation loss {record.validation_loss:.3f}")
-        stats = self._server().stats()
         self._written.note(self._note_written(stats))
         self._stages.say_failure(str(stats.get("snapshot_failure", "")))
         self._display.step(self.meter, stats)

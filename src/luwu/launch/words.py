@@ -84,6 +84,12 @@ def _validation(value: object, name: str) -> list[object]:
     return [_number(value[0], f"{name}.0"), _count(value[1], f"{name}.1")]
 
 
+def _waits(value: object, name: str) -> list[object]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{name} {shown(value)}, which is no pair")
+    return [_time(each, f"{name}.{place}") for place, each in enumerate(value)]
+
+
 _STEP: dict[str, Check] = {
     "attempt": _count, "step": _count, "committed": _truth, "loss": _number, "sequences": _positive, "tokens": _count,
     "lr": _number, "grad_norm": _or_none(_number), "began": _number, "ended": _number, "waited_seconds": _number,
@@ -104,7 +110,12 @@ _FIELDS: dict[str, dict[str, Check]] = {
 }
 _MAY_BE_MISSING: dict[str, dict[str, Check]] = {
     "start": {"worker_return_seconds": _number},
-    "step": {"loss_scale": _or_none(_number), "validation": _or_none(_validation)},
+    "step": {
+        "loss_scale": _or_none(_number),
+        "validation": _or_none(_validation),
+        "data_seconds": _time,
+        "waits": _waits,
+    },
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from luwu.core.shares import is_even
@@ -44,6 +45,10 @@ class StepReport(TypedDict):
     bytes_pushed: int
     loss_scale: NotRequired[float | None]
     """factor of the attempt's loss, where losses are scaled"""
+    data_seconds: NotRequired[float]
+    """time in which the worker made its batch"""
+    waits: NotRequired[tuple[float, float]]
+    """parts of ``waited_seconds`` in forward and in backward; the rest is at the step's end"""
     validation: NotRequired[tuple[float, int] | None]
     """sum of losses over sequences, and sequences, where the step ended with a validation"""
 
@@ -77,6 +82,10 @@ class StepRecord:
     """Factor of the attempt's loss; None without loss scaling."""
     sequences: list[int] | None = None
     """Sequences of each worker, by rank; None where the batch was divided evenly."""
+    slowest: dict[str, Any] | None = None
+    """The worker whose own work took longest, see `slowest_of`."""
+    server: dict[str, Any] | None = None
+    """Counts of this machine's server since the row before, see `served_between`; None: it is elsewhere."""
 
 
 class Rates(NamedTuple):
@@ -223,6 +232,7 @@ class Meter:
             validation_loss=_validation_loss(self._shares.get(first["step"], {}), self.workers),
             loss_scale=first.get("loss_scale"),
             sequences=uneven_sequences(list(reports.values())),
+            slowest=slowest_of(reports),
         )
 
     def _began(self, reports: Mapping[int, StepReport]) -> float:
@@ -237,6 +247,58 @@ def _hidden(times: Iterable[tuple[float, float]]) -> float:
     """Return 1 minus the time waited over the time in which data travelled."""
     waited, busy = (sum(column) for column in zip(*times, strict=True))
     return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
+
+
+def slowest_of(reports: Mapping[int, StepReport]) -> dict[str, Any] | None:
+    """Return the times of the worker whose own work took longest in an attempt; None where workers do not tell them.
+
+    ``own_seconds`` are those without its waits for the server, ``data_seconds`` those of them in which it made its
+    batch. ``others_seconds`` are the median of the other workers' own ones, None for a single worker.
+    ``wait_seconds`` are its waits in forward, in backward, and at the step's end.
+    """
+    own = {
+        rank: max(0.0, report["ended"] - report["began"] - report["waited_seconds"])
+        for rank, report in reports.items()
+        if "waits" in report and "data_seconds" in report
+    }
+    if len(own) < len(reports):
+        return None
+    rank = max(own, key=lambda each: own[each])
+    report = reports[rank]
+    others = [seconds for each, seconds in own.items() if each != rank]
+    forward, backward = report["waits"]
+    return {
+        "rank": rank,
+        "own_seconds": own[rank],
+        "data_seconds": report["data_seconds"],
+        "others_seconds": median(others) if others else None,
+        "wait_seconds": [forward, backward, max(0.0, report["waited_seconds"] - forward - backward)],
+    }
+
+
+def served_between(before: Mapping[str, Any], now: Mapping[str, Any], threads: int) -> dict[str, Any] | None:
+    """Return what a server did between two of its stats; None where it has none, or was started between them.
+
+    ``pulls_waited`` is the share of pulls that found their block not in memory, or not updated yet, and
+    ``states_waited`` the share of chunks whose gradient was there before their states. ``update_seconds`` are of all
+    ``threads``.
+    """
+    if not before or not now or any(now[name] < before[name] for name in ("pulls", "chunks_updated", "bytes_written")):
+        return None
+    grown = {
+        name: now[name] - before[name]
+        for name in (
+            "bytes_read", "bytes_written", "update_seconds", "pulls", "pulls_waited", "chunks_updated", "states_waited"
+        )
+    }  # fmt: skip
+    return {
+        "read_bytes": grown["bytes_read"],
+        "written_bytes": grown["bytes_written"],
+        "update_seconds": grown["update_seconds"],
+        "threads": threads,
+        "pulls_waited": grown["pulls_waited"] / max(1, grown["pulls"]),
+        "states_waited": grown["states_waited"] / max(1, grown["chunks_updated"]),
+    }
 
 
 def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:

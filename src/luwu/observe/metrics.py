@@ -31,7 +31,7 @@ class MetricsLog:
     def append(self, record: StepRecord) -> None:
         """Write one row; what is not finite becomes null, and what there was not is left out."""
         row = asdict(record)
-        for name in ("validation_loss", "loss_scale", "sequences"):
+        for name in ("validation_loss", "loss_scale", "sequences", "slowest", "server"):
             if row[name] is None:
                 del row[name]
         self._room.append(self._file, _line(row).encode(), self.path)

@@ -11,6 +11,9 @@ from luwu.observe.meter import StepRecord, uneven_sequences, weighted_loss
 
 Row = dict[str, Any]
 
+TOLD_BY_NOBODY = ("slowest", "server")
+"""Fields of what was measured, which a row that was not reported goes without."""
+
 
 def unreported_rows(
     rows: Sequence[Row], attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]], damaged: int = 0
@@ -47,7 +50,7 @@ def _between(known: Mapping[int, int]) -> dict[int, int]:
 
 
 def _row(attempt: int, before: int | None, after: int | None, noted: Sequence[Mapping[str, Any]]) -> Row:
-    row: Row = dict.fromkeys(field.name for field in fields(StepRecord))
+    row: Row = dict.fromkeys(field.name for field in fields(StepRecord) if field.name not in TOLD_BY_NOBODY)
     row |= {"attempt": attempt, "step": after}
     if before is not None and after is not None:
         row["committed"] = after > before

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -159,12 +160,16 @@ class Trainer:
         lr = self._settings.optimizer.rate(before, run.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
+        making = time.monotonic()
         inputs, targets = self._sampler.rows_of(attempt, self._rows())
+        data_seconds = time.monotonic() - making
         torch.manual_seed(int.from_bytes(mixed(run.seed, attempt, session.rank)[:8], "little"))
         loss = self._predict(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
         # The server divides by the number of workers; a worker with more sequences than another must weigh more.
         share = loss * (len(inputs) * session.workers / run.batch)
+        forward_ended = session.endpoint.stats()
         self._optimizer.scale(share).backward()
+        backward_ended = session.endpoint.stats()
         if session.rank == 0 and stop.asked:
             self._agreement.propose(attempt)
         scale = self._optimizer.loss_scale if self._scales else None
@@ -189,6 +194,8 @@ class Trainer:
             "step": step,
             "committed": committed,
             "grad_norm": self._optimizer.last_grad_norm,
+            "data_seconds": data_seconds,
+            "waits": waits_between(moved, forward_ended, backward_ended),
             **self._times_since(began, moved),
         }
         last = self._agreement.is_last(attempt)
@@ -269,3 +276,8 @@ class Trainer:
             return validate(self._settings, self._predict, self._session, self._held_back, self._device)
         finally:
             self._module.train(training)
+
+
+def waits_between(*stats: Mapping[str, Any]) -> list[float]:
+    """Return the seconds that a worker stood still for the server between each two of its endpoint's stats."""
+    return [after["wait_seconds"] - before["wait_seconds"] for before, after in pairwise(stats)]

@@ -1,0 +1,133 @@
+"""The part that binds a run's steps, from rows of metrics.jsonl: as figures, and as one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from luwu.core.units import rate_text, seconds_text
+from luwu.observe.bounds import Bound, Part, Served, Step, bounds_of
+
+RECENT = 20
+"""Steps that a sentence about a live run is of."""
+
+Row = Mapping[str, Any]
+
+
+def binding_sentence(rows: Sequence[Row]) -> str:
+    """Return one sentence, without a full stop, on what binds the last steps; empty: their rows do not tell.
+
+    Args:
+        rows: rows of metrics.jsonl, in their order; the last 20 steps of them count.
+    """
+    step = mean_step(rows[-RECENT - 1 :])
+    bounds = [] if step is None else bounds_of(step)
+    return sentence_of(step, bounds[0]) if step is not None and bounds else ""
+
+
+def mean_step(rows: Sequence[Row]) -> Step | None:
+    """Return the mean figures of the committed steps in some rows; None: there is none whose row has them all.
+
+    The first row is the one from which bytes are counted.
+    """
+    pairs = [(before, row) for before, row in pairwise(rows) if _tells(row)]
+    if not pairs:
+        return None
+    found = [row for _, row in pairs]
+    slowest = [row["slowest"] for row in found]
+    rank = Counter(each["rank"] for each in slowest).most_common(1)[0][0]
+    waits = [fmean(each["wait_seconds"][place] for each in slowest) for place in range(3)]
+    pulled, pushed = (_mean_bytes(pairs, name) for name in ("bytes_pulled", "bytes_pushed"))
+    return Step(
+        seconds=fmean(row["seconds"] for row in found),
+        tokens=fmean(row["tokens"] for row in found),
+        rank=rank,
+        own=fmean(each["own_seconds"] for each in slowest),
+        data=fmean(each["data_seconds"] for each in slowest),
+        excess=_excess(rank, slowest),
+        forward=waits[0],
+        backward=waits[1],
+        end=waits[2],
+        pulled_bytes=pulled,
+        pushed_bytes=pushed,
+        served=_mean_served(found),
+        steps=len(found),
+    )
+
+
+def sentence_of(step: Step, bound: Bound) -> str:
+    """Return a sentence on a part that binds a step."""
+    share = f"{100 * min(1.0, bound.seconds / step.seconds):.0f} %"
+    times = f"{seconds_text(bound.seconds)} of {seconds_text(step.seconds)}"
+    served = step.served
+    if bound.part is Part.COMPUTE:
+        return f"computation takes {share} of a step ({times})"
+    if bound.part is Part.DATA:
+        return f"making batches takes {share} of a step ({times})"
+    if bound.part is Part.WORKER:
+        return f"the others wait for worker {step.rank} in {share} of a step ({times})"
+    if bound.part is Part.DISK and served is not None:
+        read, written = (rate_text(count / step.seconds) for count in (served.read_bytes, served.written_bytes))
+        return f"{share} of a step waits for the disk ({times}; it reads {read} and writes {written})"
+    if bound.part is Part.UPDATE and served is not None:
+        busy = f"{100 * served.updating:.0f} % of the time of {served.threads} threads"
+        return f"{share} of a step waits for the server's updates ({times}; they take {busy})"
+    if bound.part is Part.PULL:
+        rate = rate_text(step.pulled_bytes / step.seconds)
+        return f"{share} of a step waits for parameters on their way ({times}; {rate})"
+    rate = rate_text(step.pushed_bytes / step.seconds)
+    return f"{share} of a step waits for gradients on their way, or for the step's end ({times}; {rate})"
+
+
+def _excess(rank: int, slowest: Sequence[Row]) -> float:
+    """Return the mean time by which a worker is slower than the others; attempts in which another is count against it.
+
+    So workers that are slower in turn, by chance, have none.
+    """
+    signed = [
+        (each["own_seconds"] - max(each["others_seconds"], each["data_seconds"])) * (1 if each["rank"] == rank else -1)
+        for each in slowest
+        if each["others_seconds"] is not None
+    ]
+    return max(0.0, fmean(signed)) if signed else 0.0
+
+
+def _tells(row: Row) -> bool:
+    return bool(row.get("committed") and row.get("slowest") and row.get("seconds"))
+
+
+def _mean_bytes(pairs: Sequence[tuple[Row, Row]], name: str) -> float:
+    """Return the mean growth of a count; it begins again at 0 with each start of the run."""
+    grown = [row[name] - before[name] for before, row in pairs if before.get(name) is not None]
+    counted = [each for each in grown if each >= 0]
+    return fmean(counted) if counted else 0.0
+
+
+def _mean_served(rows: Sequence[Row]) -> Served | None:
+    found = list(_served(rows))
+    if not found:
+        return None
+    return Served(
+        read_bytes=fmean(each.read_bytes for each in found),
+        written_bytes=fmean(each.written_bytes for each in found),
+        updating=fmean(each.updating for each in found),
+        threads=found[-1].threads,
+        pulls_waited=fmean(each.pulls_waited for each in found),
+        states_waited=fmean(each.states_waited for each in found),
+    )
+
+
+def _served(rows: Sequence[Row]) -> Iterator[Served]:
+    for row in rows:
+        if part := row.get("server"):
+            yield Served(
+                part["read_bytes"],
+                part["written_bytes"],
+                part["update_seconds"] / (part["threads"] * row["seconds"]),
+                part["threads"],
+                part["pulls_waited"],
+                part["states_waited"],
+            )

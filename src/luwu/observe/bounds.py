@@ -1,0 +1,114 @@
+"""Causes of a step's length: from the mean figures of some steps to the one part that binds them.
+
+The worker whose own work takes longest is on the step's critical path: its time is its computation, its batches, and
+its waits for the server. A wait belongs to what the server was short of meanwhile.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+BUSY_UPDATES = 0.5
+"""Share of its threads' time from which updates, and not the disk, are what the server is short of."""
+
+WAITED = 0.1
+"""Share of blocks, or of chunks of states, that were not in memory when they were wanted, from which the disk is it."""
+
+
+class Part(Enum):
+    """A part of a step on its critical path."""
+
+    COMPUTE = "compute"
+    DATA = "data"
+    WORKER = "worker"
+    DISK = "disk"
+    UPDATE = "update"
+    PULL = "pull"
+    PUSH = "push"
+
+
+class Served(NamedTuple):
+    """A server's counts in a step, as means.
+
+    Attributes:
+        read_bytes, written_bytes: of its store.
+        updating: share of its update threads' time in which they updated.
+        threads: number of these.
+        pulls_waited: share of pulls that found their block not in memory, or not updated yet.
+        states_waited: share of chunks whose gradient was there before their states.
+    """
+
+    read_bytes: float
+    written_bytes: float
+    updating: float
+    threads: int
+    pulls_waited: float
+    states_waited: float
+
+
+class Step(NamedTuple):
+    """Mean figures of some steps. Times are in seconds.
+
+    Attributes:
+        seconds: time of the step.
+        tokens: of all workers.
+        rank: worker that is the slowest most often.
+        own: the slowest worker's time without its waits for the server.
+        data: part of it in which it made its batches.
+        excess: part of it by which one and the same worker is slower than the others.
+        forward, backward, end: the slowest worker's waits for the server, by where it stood.
+        pulled_bytes, pushed_bytes: of all workers.
+        served: the server's counts; None: it is another machine's.
+        steps: number of steps.
+    """
+
+    seconds: float
+    tokens: float
+    rank: int
+    own: float
+    data: float
+    excess: float
+    forward: float
+    backward: float
+    end: float
+    pulled_bytes: float
+    pushed_bytes: float
+    served: Served | None
+    steps: int
+
+    @property
+    def waits(self) -> float:
+        """The slowest worker's waits together."""
+        return self.forward + self.backward + self.end
+
+
+class Bound(NamedTuple):
+    """A part that binds a step, and its seconds on the critical path."""
+
+    part: Part
+    seconds: float
+
+
+def bounds_of(step: Step) -> list[Bound]:
+    """Return the parts of a step's critical path, the longest one first; those that take no time are left out."""
+    found = {
+        Part.COMPUTE: step.own - step.data - step.excess,
+        Part.DATA: step.data,
+        Part.WORKER: step.excess,
+    }
+    if (short := short_of(step.served)) is not None:
+        found[short] = step.waits
+    else:
+        found |= {Part.PULL: step.forward, Part.PUSH: step.backward + step.end}
+    bounds = [Bound(part, seconds) for part, seconds in found.items() if seconds > 0]
+    return sorted(bounds, key=lambda bound: -bound.seconds)
+
+
+def short_of(served: Served | None) -> Part | None:
+    """Return what a server was short of while workers waited for it; None: not known, or the way to it."""
+    if served is None:
+        return None
+    if served.updating >= BUSY_UPDATES:
+        return Part.UPDATE
+    return Part.DISK if max(served.pulls_waited, served.states_waited) >= WAITED else None
