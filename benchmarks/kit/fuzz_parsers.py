@@ -125,7 +125,7 @@ PYTHON: Mapping[str, Parser] = {
     },
     "last_attempts": {
         "src/luwu/launch/last_attempts.py": ("read_last_attempts", "_read", "is_record"),
-        "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),
+        "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "row_of", "_line"),
         "src/luwu/observe/unreported.py": None,
     },
     "job": {"src/luwu/launch/job.py": ("read",)},

@@ -115,6 +115,12 @@ nb::object make_room_wait(const std::optional<pipeline::RoomWait>& wait) {
 
 }  // namespace
 
+nb::bytes look_at_blocks(const fabric::ParameterServer& server) {
+    const std::vector<pipeline::BlockView> views = server.look();
+    static_assert(sizeof(pipeline::BlockView) == 1);
+    return nb::bytes(views.data(), views.size());
+}
+
 nb::dict stats_of(const fabric::ParameterServer& server) {
     const fabric::ServerStats stats = server.stats();
     nb::dict result;

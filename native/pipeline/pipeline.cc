@@ -234,6 +234,17 @@ PipelineStats Pipeline::stats() const {
     return stats;
 }
 
+std::vector<BlockView> Pipeline::look() const {
+    const Shared& shared = executor_->shared;
+    const std::lock_guard lock(executor_->shared.mutex);
+    std::vector<BlockView> views;
+    views.reserve(shared.layout.block_count());
+    for (std::uint32_t block = 0; block < shared.layout.block_count(); ++block) {
+        views.push_back(view_of(shared.step().blocks[block], shared.window.state(block), shared.window.holds(block)));
+    }
+    return views;
+}
+
 const char* Pipeline::io_name() const { return executor_->writing.engine_name(); }
 
 }  // namespace luwu::pipeline

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "pipeline/block_view.h"
 #include "pipeline/chunk_update.h"
 #include "pipeline/types.h"
 #include "store/chunk_store.h"
@@ -82,6 +83,7 @@ class Pipeline {
     void fail(const Error& error);
     [[nodiscard]] std::optional<Error> failure() const;
     [[nodiscard]] PipelineStats stats() const;
+    [[nodiscard]] std::vector<BlockView> look() const;  // at each block
     [[nodiscard]] const char* io_name() const;
 
   private:

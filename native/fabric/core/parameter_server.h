@@ -100,6 +100,7 @@ class ParameterServer {
     void close();
     [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
     [[nodiscard]] ServerStats stats() const;
+    [[nodiscard]] std::vector<pipeline::BlockView> look() const { return pipeline_->look(); }
     // The engine of reads and writes, and if they go past the page cache.
     [[nodiscard]] std::pair<const char*, bool> io() const { return {pipeline_->io_name(), store_.direct()}; }
 

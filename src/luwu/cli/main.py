@@ -30,6 +30,7 @@ from luwu.cli.switch import switch
 from luwu.cli.terminal import GO_BACK, keep_names_whole, say
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
+from luwu.cli.watch import watch
 from luwu.core.errors import (
     AuthenticationError,
     CheckpointError,
@@ -130,6 +131,7 @@ app.add_typer(store, name="store")
 app.add_typer(snapshot, name="snapshot")
 app.command()(health)
 app.command()(status)
+app.command()(watch)
 app.command()(doctor)
 app.command()(plan)
 app.command()(link)

@@ -16,7 +16,6 @@ from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
-    from luwu.launch.job import ServerAccess
 
 EXIT_FAILED_RUN = 1
 
@@ -40,18 +39,11 @@ def status(
 
     from luwu.control.address import SCHEME
     from luwu.control.credentials import find_credentials, tls_files
-    from luwu.control.status import ask_local_status, ask_status
-    from luwu.core.errors import ServerError
+    from luwu.launch.asking import ask_run
 
-    if where.startswith(SCHEME):
-        reply = ask_status(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
-    elif server := server_of(Path(where)):
-        try:
-            reply = ask_status(server.url, server.find())
-        except ServerError as error:
-            raise ServerError(f"{where}: no run is under way there; its server was asked: {error}") from None
-    else:
-        reply = ask_local_status(Path(where))
+    of_url = where.startswith(SCHEME)
+    tls = tls_files(tls_cert, tls_key, tls_ca) if of_url else None
+    reply = ask_run(where, find_credentials(key_file=key_file, tls=tls) if of_url else None)
     if as_json:
         say(json.dumps(record_of(reply), indent=1))
     else:
@@ -59,15 +51,6 @@ def status(
             say(line)
     if reply.failure:
         raise typer.Exit(EXIT_FAILED_RUN)
-
-
-def server_of(folder: Path) -> ServerAccess | None:
-    """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run."""
-    from luwu.launch.folder import RunFolder
-    from luwu.launch.job import Job
-
-    job = RunFolder(folder).job_path
-    return Job.read(job).server if job.is_file() else None
 
 
 def record_of(reply: pb.StatusReply) -> dict[str, Any]:
@@ -98,6 +81,7 @@ def _worker_record(worker: pb.WorkerStatus) -> dict[str, Any]:
         "acquired": told.acquired,
         "pushed": told.pushed,
         "place": told.place,
+        "memory_bytes": told.memory_bytes,
         "heard_seconds": worker.heard_seconds,
     }
     return {

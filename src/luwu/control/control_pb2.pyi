@@ -432,20 +432,22 @@ class ReportRequest(_message.Message):
     def __init__(self, report: _Optional[str] = ...) -> None: ...
 
 class ProgressRequest(_message.Message):
-    __slots__ = ("attempts", "phase", "block", "acquired", "pushed", "place")
+    __slots__ = ("attempts", "phase", "block", "acquired", "pushed", "place", "memory_bytes")
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     ACQUIRED_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     attempts: int
     phase: WorkerPhase
     block: str
     acquired: int
     pushed: int
     place: str
-    def __init__(self, attempts: _Optional[int] = ..., phase: _Optional[_Union[WorkerPhase, str]] = ..., block: _Optional[str] = ..., acquired: _Optional[int] = ..., pushed: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, attempts: _Optional[int] = ..., phase: _Optional[_Union[WorkerPhase, str]] = ..., block: _Optional[str] = ..., acquired: _Optional[int] = ..., pushed: _Optional[int] = ..., place: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class DivideRequest(_message.Message):
     __slots__ = ("attempt", "rows", "seconds")
@@ -508,15 +510,24 @@ class TellReply(_message.Message):
     def __init__(self, clock: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("nonce", "proof")
+    __slots__ = ("nonce", "proof", "look")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    LOOK_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    look: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., look: bool = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds")
+    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures")
+    class FiguresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     PROOF_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -529,6 +540,9 @@ class StatusReply(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     UNWRITTEN_FIELD_NUMBER: _ClassVar[int]
     SINCE_COMMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_NAMES_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
     open: bool
     step: int
@@ -541,7 +555,10 @@ class StatusReply(_message.Message):
     pause: str
     unwritten: int
     since_commit_seconds: float
-    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ...) -> None: ...
+    blocks: bytes
+    block_names: _containers.RepeatedScalarFieldContainer[str]
+    figures: _containers.ScalarMap[str, float]
+    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("rank", "peer", "progress", "heard_seconds", "behind_seconds")

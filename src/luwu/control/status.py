@@ -23,8 +23,10 @@ from luwu.core.errors import AuthenticationError, ConfigError
 log = logging.getLogger(__name__)
 
 
-def ask_status(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS) -> pb.StatusReply:
-    """Return the status of the run at ``luwu://HOST:PORT``.
+def ask_status(
+    url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS, *, look: bool = False
+) -> pb.StatusReply:
+    """Return the status of the run at ``luwu://HOST:PORT``; ``look``: with what it does with each block, and figures.
 
     Raises:
         AuthenticationError: the key is not the server's. ServerError: it does not answer in ``health_seconds``, or is
@@ -42,7 +44,7 @@ def ask_status(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS
             hello = ask(stub.Hello, pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=own))
             check_version(hello.protocol_version, f" at {url}")
             proof = credentials.prove_participant(own, hello.nonce, STATUS_REQUEST)
-            reply: pb.StatusReply = ask(stub.Status, pb.StatusRequest(nonce=hello.nonce, proof=proof))
+            reply: pb.StatusReply = ask(stub.Status, pb.StatusRequest(nonce=hello.nonce, proof=proof, look=look))
         except grpc.RpcError as error:
             sent = error_from(error.trailing_metadata(), error.details() or "")
             raise sent or why_unanswered(url, credentials, timeouts, error, "a question for its status") from None
@@ -51,8 +53,8 @@ def ask_status(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS
     return reply
 
 
-def ask_local_status(folder: Path, timeouts: Timeouts = TIMEOUTS) -> pb.StatusReply:
-    """Return the status of the run that is under way in a run folder of this machine.
+def ask_local_status(folder: Path, timeouts: Timeouts = TIMEOUTS, *, look: bool = False) -> pb.StatusReply:
+    """Return the status of the run that is under way in a run folder of this machine; ``look``: as `ask_status`.
 
     Raises:
         ConfigError: no run is under way there. ServerError: its server does not answer in ``health_seconds``.
@@ -65,7 +67,7 @@ def ask_local_status(folder: Path, timeouts: Timeouts = TIMEOUTS) -> pb.StatusRe
         )
     client = LocalClient(path, connect_seconds=0.0, answer_seconds=timeouts.health_seconds)
     try:
-        reply = client.call("Status", pb.StatusRequest())
+        reply = client.call("Status", pb.StatusRequest(look=look))
     finally:
         client.close()
     assert isinstance(reply, pb.StatusReply)

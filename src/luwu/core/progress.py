@@ -1,4 +1,4 @@
-"""A worker's progress within a step, which it tells the server, so that those who wait for it learn its name."""
+"""A worker's progress within a step, and a server's with each block, as both tell people who look at a run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ PHASE_WORDS = {
     WorkerPhase.AFTER_BACKWARD: "after backward",
     WorkerPhase.ENDING: "at the end of the step",
 }
+
+
+class BlockView(IntEnum):
+    """A server's work with a block at one moment, with the numbers of native/pipeline/block_view.h, in their order."""
+
+    ON_DISK = 0
+    READING = 1
+    IN_MEMORY = 2
+    HANDED_OUT = 3
+    GRADIENT_IN = 4
+    UPDATING = 5
+    WRITING = 6
+    UPDATED = 7
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from luwu.core.errors import ConfigError
 from luwu.core.files import require_file
-from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
-from luwu.core.settings import read_toml, to_toml
+from luwu.core.settings import to_toml
 from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
+from luwu.launch.run_paths import RunPaths
 from luwu.launch.settings import Settings
 from luwu.observe.metrics import read_metrics
 from luwu.store.folders import MANIFEST_NAME, holds_part, no_store
@@ -29,30 +28,14 @@ DEFAULT_NAME = "python-stdlib"
 """Name of the run that learns from the standard library."""
 
 
-class RunFolder:
-    """Paths in a run folder; making one touches nothing. Raises ConfigError for a name that cannot be written down."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        check_name(self.path)
-        self.config_path = self.path / "config.toml"
-        self.metrics_path = self.path / "metrics.jsonl"
-        self.alerts_path = self.path / "alerts.jsonl"
-        self.job_path = self.path / "job.json"
-        self.id_path = self.path / "run-id"
-        self.written_path = self.path / "written.json"
-        self.key_path = self.path / "job.key"
-        self.plot_paths = (self.path / "loss.png", self.path / "throughput.png")
+class RunFolder(RunPaths):
+    """A run folder, and what is in it. Raises ConfigError for a name that cannot be written down."""
 
     def require_files(self) -> None:
         """Refuse a folder, a pipe or a device in the place of a file of the run; raises ConfigError."""
         files = (self.config_path, self.metrics_path, self.job_path, self.id_path, self.written_path, self.key_path)
         for path in (*files, self.alerts_path, *self.plot_paths):
             require_file(path)
-
-    def saved_settings(self) -> dict[str, Any] | None:
-        """Return the tables of config.toml, None if no run was started here yet."""
-        return read_toml(self.config_path) if self.config_path.exists() else None
 
     def saved_id(self) -> str | None:
         """Return the run's id, which stays when its folder moves, or None; raises ConfigError if it cannot be read."""

@@ -105,14 +105,14 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
     if not path.exists():
         return [], 0, 0
     *lines, torn = path.read_bytes().split(b"\n")
-    found = [_row_of(line) for line in [*lines, torn]]
+    found = [row_of(line) for line in [*lines, torn]]
     rows = [row for row in found if row is not None]
     leading = next((number for number, row in enumerate(found) if row is not None), 0)
     return rows, sum(row is None for row in found[:-1]), leading
 
 
-def _row_of(line: bytes) -> dict[str, Any] | None:
-    """Return a line's row; None if it has none."""
+def row_of(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line of metrics.jsonl; None if it has none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

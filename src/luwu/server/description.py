@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from luwu.control import control_pb2 as pb
+from luwu.control.figures import SERVER
+from luwu.core.errors import LuwuError
 from luwu.core.room import RoomWait
 from luwu.server.membership import Membership
 
 
-def describe(run: Membership[Any]) -> pb.StatusReply:
-    """Return the status of a run."""
+def describe(run: Membership[Any], look: bool = False) -> pb.StatusReply:
+    """Return the status of a run; with ``look`` also what its server does with each block, and its figures."""
     stats, error = run.stats(), run.error()
     pause = stats.get("waits_for_room")
     attempts = stats.get("attempts", 0)
     behind = _behind(run, stats)
-    return pb.StatusReply(
+    reply = pb.StatusReply(
         open=run.opened,
         step=run.step,
         attempts=attempts,
@@ -29,13 +31,31 @@ def describe(run: Membership[Any]) -> pb.StatusReply:
         since_commit_seconds=stats.get("since_commit_seconds", 0.0),
         pause="" if pause is None else str(RoomWait(*pause)),
     )
+    if look and run.opened:
+        _look(run, reply)
+    return reply
+
+
+def _look(run: Membership[Any], reply: pb.StatusReply) -> None:
+    """Add the blocks and the figures of a run whose store is open; nothing where it closes meanwhile."""
+    try:
+        with run.core() as core:
+            reply.blocks = core.look()
+    except LuwuError:
+        return
+    reply.block_names.extend(run.block_names)
+    stats = figures_of(run)
+    for figure in SERVER:
+        value = figure.read(stats)
+        if value is not None:
+            reply.figures[figure.full_name] = value
 
 
 def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.WorkerStatus:
     status = pb.WorkerStatus(rank=rank, peer=run.peer_of(rank), behind_seconds=behind_seconds)
     told = run.progress.last(rank)
     if told is not None:
-        (attempts, activity, place), status.heard_seconds = told
+        (attempts, activity, place, memory), status.heard_seconds = told
         status.progress.CopyFrom(
             pb.ProgressRequest(
                 attempts=attempts,
@@ -44,6 +64,7 @@ def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.Worker
                 acquired=activity.acquired,
                 pushed=activity.pushed,
                 place=place,
+                memory_bytes=memory,
             )
         )
     return status

@@ -63,6 +63,10 @@ class Core(Protocol):
         """Counts since the store was opened, and its committed step."""
         ...
 
+    def look(self) -> bytes:
+        """Return what the server does with each block now: a byte each, `luwu.core.progress.BlockView`."""
+        ...
+
 
 class ReturnCore(Core, Protocol):
     """A native server that lets another worker take the place of a lost one."""

@@ -97,7 +97,7 @@ class LocalService(ControlService[LocalCaller]):
 
     def Status(self, request: pb.StatusRequest, caller: LocalCaller) -> pb.StatusReply:  # noqa: N802
         """Describe the run to anybody who may open the socket."""
-        return describe(self._run)
+        return describe(self._run, request.look)
 
     def Leave(self, request: pb.LeaveRequest, caller: LocalCaller) -> pb.Empty:  # noqa: N802
         """Let a worker leave; its connection ends."""

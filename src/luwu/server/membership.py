@@ -59,6 +59,7 @@ class Membership(Generic[CoreT]):
         self._lent: Lent[CoreT] | None = None
         self._last_stats: dict[str, Any] = {}
         self._manifest: Manifest | None = None
+        self.block_names: tuple[str, ...] = ()
         self._first_values = False
         self._admission = Admission(workers, fewest)
         self.progress = RunProgress()
@@ -295,6 +296,7 @@ class Membership(Generic[CoreT]):
                 lent = Lent(self._open_core(manifest))
                 with self._changed:
                     self._lent, self._manifest = lent, manifest
+                    self.block_names = tuple(block.name for block in manifest.blocks)
                     self._first_values = cast(CoreT, lent).initialised
                 return
         assert self._manifest is not None

@@ -208,7 +208,7 @@ class NetworkService(ControlService[Any]):
     def Status(self, request: pb.StatusRequest, caller: Any) -> pb.StatusReply:  # noqa: N802
         """Describe the run to whoever has the key."""
         proof = self._let_in(request, STATUS_REQUEST, caller)
-        reply = describe(self._runs.run)
+        reply = describe(self._runs.run, request.look)
         reply.proof = proof
         return reply
 

@@ -17,11 +17,19 @@ PAUSES_THAT_RECUR = 3
 
 
 class Report(NamedTuple):
-    """A worker's report: attempts at steps that have ended, what it does now, and the place in its program."""
+    """A worker's report.
+
+    Attributes:
+        attempts: attempts at steps that have ended.
+        activity: its work at that moment.
+        place: place in its program; empty where it makes progress.
+        memory: bytes of its process that are in memory; 0: unknown.
+    """
 
     attempts: int
     activity: Activity
     place: str = ""
+    memory: int = 0
 
 
 class Laggard(NamedTuple):

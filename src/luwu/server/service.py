@@ -180,7 +180,8 @@ class ControlService(ABC, Generic[CallerT]):
         if request.phase not in pb.WorkerPhase.values():
             raise ConfigError(f"phase: expected one of {', '.join(pb.WorkerPhase.keys())}, found {request.phase}")
         activity = Activity(WorkerPhase(request.phase), on_one_line(request.block), request.acquired, request.pushed)
-        worker.run.progress.hear(worker.rank, Report(request.attempts, activity, on_one_line(request.place)))
+        report = Report(request.attempts, activity, on_one_line(request.place), request.memory_bytes)
+        worker.run.progress.hear(worker.rank, report)
         return pb.Empty()
 
     def Divide(self, request: pb.DivideRequest, caller: CallerT) -> pb.DivideReply:  # noqa: N802

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import sys
 import sysconfig
 import threading
@@ -93,6 +94,7 @@ class ProgressTeller:
                 acquired=activity.acquired,
                 pushed=activity.pushed,
                 place=_as_text(place),
+                memory_bytes=_resident_bytes(),
             )
         )
         return True
@@ -107,6 +109,14 @@ class ProgressTeller:
             except Exception:
                 log.warning("the server is told no more of this worker's progress", exc_info=True)
                 return
+
+
+def _resident_bytes() -> int:
+    """Return the bytes of this process that are in memory; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _as_text(name: str) -> str:

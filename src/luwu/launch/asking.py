@@ -1,0 +1,44 @@
+"""Questions for the status of a run, to a server by its URL, or to the one of a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from luwu.control.address import SCHEME
+from luwu.control.credentials import Credentials
+from luwu.control.status import ask_local_status, ask_status
+from luwu.core.errors import ServerError
+from luwu.launch.job import Job, ServerAccess
+from luwu.launch.run_paths import RunPaths
+
+if TYPE_CHECKING:
+    from luwu.control import control_pb2 as pb
+
+
+def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = False) -> pb.StatusReply:
+    """Return the status of a run.
+
+    Args:
+        where: luwu://HOST:PORT, or a run folder of this machine.
+        credentials: for a URL; a run folder has the paths of its own.
+        look: ask for blocks and figures, too.
+
+    Raises:
+        ConfigError: no run is under way in the folder. ServerError: its server does not answer. AuthenticationError:
+        the key is not the server's.
+    """
+    if where.startswith(SCHEME):
+        return ask_status(where, credentials or Credentials(), look=look)
+    if server := server_of(Path(where)):
+        try:
+            return ask_status(server.url, server.find(), look=look)
+        except ServerError as error:
+            raise ServerError(f"{where}: no run is under way there; its server was asked: {error}") from None
+    return ask_local_status(Path(where), look=look)
+
+
+def server_of(folder: Path) -> ServerAccess | None:
+    """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run."""
+    job = RunPaths(folder).job_path
+    return Job.read(job).server if job.is_file() else None

@@ -1,0 +1,199 @@
+"""The page of `luwu watch`: its files, and one stream of what changes, for whoever has the token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from luwu.watch.runs import LOOK_SECONDS, Cursor, Places, WatchedRun
+
+log = logging.getLogger(__name__)
+
+STATIC = Path(__file__).with_name("static")
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class Gate:
+    """Lets in whoever has the token: in the query of the first request, then in a cookie, or as a bearer's.
+
+    Everybody else gets an empty answer, which tells nothing.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, secure: bool) -> None:
+        self._app = app
+        self._token = token
+        self._secure = secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        cookie = f"luwu-watch-{scope['server'][1] if scope.get('server') else 0}"  # cookies do not know ports
+        bearer = connection.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._is_token(connection.cookies.get(cookie, "")) or self._is_token(bearer):
+            await self._app(scope, receive, send)
+        elif self._is_token(connection.query_params.get("token", "")):
+            response: Response = RedirectResponse(scope["path"], status_code=303)
+            response.set_cookie(cookie, self._token, httponly=True, samesite="strict", secure=self._secure)
+            await response(scope, receive, send)
+        else:
+            await Response(status_code=403)(scope, receive, send)
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode(), self._token.encode())
+
+
+class Follower:
+    """Looks at a run while a page follows it.
+
+    Attributes:
+        pages: number of pages that follow it.
+        turn: number of looks.
+    """
+
+    def __init__(self, run: WatchedRun, changed: asyncio.Condition) -> None:
+        self.run = run
+        self.pages = 0
+        self.turn = 0
+        self._changed = changed
+
+    async def follow(self) -> None:
+        """Look at the run once, then every second while somebody watches."""
+        while True:
+            try:
+                await asyncio.to_thread(self.run.refresh)
+            except Exception:
+                log.exception("could not look at %s", self.run.where)
+            async with self._changed:
+                self.turn += 1
+                self._changed.notify_all()
+            await asyncio.sleep(LOOK_SECONDS)
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.pages > 0)
+
+
+class Pages:
+    """Answers of the page's requests. All of it runs in one event loop.
+
+    Args:
+        places: the places that have the runs.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._followers: list[Follower] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Condition()  # somebody has looked at a run, watches one, or all ends
+        self._ended = False
+
+    async def runs(self, _: Request) -> Response:
+        """List the runs, also those that have come since the last time."""
+        await self._look_for_runs()
+        return JSONResponse([
+            {"id": number, "name": follower.run.name, "where": follower.run.where, "live": follower.run.state["live"]}
+            for number, follower in enumerate(self._followers)
+        ])  # fmt: skip
+
+    async def stream(self, request: Request) -> Response:
+        """Send what is new about some runs, now and whenever somebody has looked at one of them."""
+        wanted = set(request.query_params.get("runs", "").split(","))
+        followers = {number: follower for number, follower in enumerate(self._followers) if str(number) in wanted}
+        if not followers:
+            return Response(status_code=404)
+        return StreamingResponse(self._events(followers), media_type="text/event-stream")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Context manager: the runs are followed."""
+        await self._look_for_runs()
+        try:
+            yield
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def end_streams(self) -> None:
+        """Have all streams end."""
+        async with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    async def _look_for_runs(self) -> None:
+        runs = await asyncio.to_thread(self._places.runs)
+        for run in runs[len(self._followers) :]:  # another request may have added some meanwhile
+            follower = Follower(run, self._changed)
+            self._followers.append(follower)
+            self._tasks.append(asyncio.create_task(follower.follow()))
+
+    async def _events(self, followers: Mapping[int, Follower]) -> AsyncIterator[bytes]:
+        cursors = dict.fromkeys(followers, Cursor())
+        turns = dict.fromkeys(followers, 0)
+        await self._count(followers, 1)
+        try:
+            while not self._ended:
+                for number, follower in followers.items():
+                    if follower.turn != turns[number]:
+                        turns[number] = follower.turn
+                        record, cursors[number] = await asyncio.to_thread(follower.run.update, cursors[number])
+                        yield f"data: {json.dumps({'run': number, **record})}\n\n".encode()
+                async with self._changed:
+                    await self._changed.wait_for(
+                        lambda: self._ended or any(each.turn != turns[number] for number, each in followers.items())
+                    )
+        finally:
+            await self._count(followers, -1)
+
+    async def _count(self, followers: Mapping[int, Follower], pages: int) -> None:
+        async with self._changed:
+            for follower in followers.values():
+                follower.pages += pages
+            self._changed.notify_all()
+
+
+async def _with_headers(request: Request, call: Any) -> Response:
+    response: Response = await call(request)
+    response.headers.update(_HEADERS)
+    return response
+
+
+def make_app(pages: Pages, token: str, *, secure: bool = False) -> Starlette:
+    """Return the application that serves the page.
+
+    Args:
+        pages: the page's answers.
+        token: what a request must bring.
+        secure: the page is served over TLS, so that the cookie travels over nothing else.
+    """
+    gate = Middleware(Gate, token=token, secure=secure)
+    return Starlette(
+        routes=[
+            Route("/api/runs", pages.runs),
+            Route("/api/stream", pages.stream),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
+        ],
+        middleware=[gate, Middleware(BaseHTTPMiddleware, dispatch=_with_headers)],
+        lifespan=pages.lifespan,
+    )

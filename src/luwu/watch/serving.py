@@ -1,0 +1,87 @@
+"""The server of the page: its socket, its token, and TLS."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from luwu.core.errors import ConfigError
+from luwu.watch.pages import Pages, make_app
+from luwu.watch.runs import Places
+
+_TOKEN_BYTES = 16
+_CLOSE_SECONDS = 1
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address, or a name, that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises ConfigError with what can be done where it cannot."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        advice = "choose another with --port, or 0 for a free one" if taken else "check --host and --port"
+        raise ConfigError(f"{host}:{port}: cannot listen there: {error.strerror}; {advice}") from None
+
+
+class _Server(uvicorn.Server):
+    """Server that ends the streams before it waits for the end of its connections."""
+
+    def __init__(self, config: uvicorn.Config, pages: Pages) -> None:
+        super().__init__(config)
+        self._pages = pages
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._pages.end_streams()
+        await super().shutdown(sockets)
+
+
+def serve(places: Places, host: str, port: int, tls: tuple[Path, Path] | None, say: Callable[[str], None]) -> None:
+    """Serve the page until a signal ends this process.
+
+    Args:
+        places: the places that have the runs.
+        host, port: where to listen; port 0: a free one.
+        tls: certificate and private key, PEM; None: without TLS, on loopback alone.
+        say: called with the page's URL, once it can be opened.
+
+    Raises:
+        ConfigError: the address cannot be used, others could listen in, or the certificate cannot be read.
+    """
+    if tls is None and not is_loopback(host):
+        raise ConfigError(
+            f"host: expected a loopback address without TLS, found {host}: the token could be read on the way; add "
+            "--tls-cert and --tls-key, or use ssh -L"
+        )
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    pages = Pages(places)
+    certificate, key = (str(tls[0]), str(tls[1])) if tls else (None, None)
+    config = uvicorn.Config(
+        make_app(pages, token, secure=tls is not None), log_level="warning", lifespan="on",
+        timeout_graceful_shutdown=_CLOSE_SECONDS, ssl_certfile=certificate, ssl_keyfile=key,
+    )  # fmt: skip
+    try:
+        config.load()
+    except OSError as error:
+        raise ConfigError(f"tls: {certificate} with {key} cannot be used: {error}") from None
+    with bind(host, port) as listening, suppress(KeyboardInterrupt):
+        shown = f"[{host}]" if ":" in host else host
+        say(f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}/?token={token}")
+        _Server(config, pages).run(sockets=[listening])

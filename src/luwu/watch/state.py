@@ -1,0 +1,123 @@
+"""State of a run at one moment as the page gets it: from a server's answer, and from the one before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from luwu.control.timeouts import TIMEOUTS
+from luwu.core.progress import Activity, WorkerPhase
+from luwu.watch.disks import DiskCounts
+
+if TYPE_CHECKING:
+    from luwu.control import control_pb2 as pb
+
+_RATES = {
+    "pulled": "luwu_server_pulled_bytes_total",
+    "pushed": "luwu_server_pushed_bytes_total",
+    "store read": "luwu_store_read_bytes_total",
+    "store written": "luwu_store_written_bytes_total",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Counts of one moment, from which the next one makes rates.
+
+    Attributes:
+        at: time in seconds.
+        figures: a server's figures by name.
+        disks: counts of the disks by name.
+    """
+
+    at: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+    disks: Mapping[str, DiskCounts] = field(default_factory=dict)
+
+
+def rate(before: float | None, now: float | None, seconds: float) -> float | None:
+    """Return the growth of a count a second; None where it is unknown, or began again."""
+    if before is None or now is None or now < before or seconds <= 0:
+        return None
+    return (now - before) / seconds
+
+
+def traffic(before: Sample | None, now: Sample) -> dict[str, float | None]:
+    """Return bytes a second that a server's workers and its store had between two samples, by kind."""
+    if before is None:
+        return dict.fromkeys(_RATES)
+    seconds = now.at - before.at
+    return {word: rate(before.figures.get(name), now.figures.get(name), seconds) for word, name in _RATES.items()}
+
+
+def disk_records(before: Sample | None, now: Sample) -> list[dict[str, Any]]:
+    """Return what each disk did between two samples: bytes read and written a second, and its queue now."""
+    records = []
+    for name, counts in now.disks.items():
+        earlier = before.disks.get(name) if before is not None else None
+        seconds = now.at - before.at if before is not None else 0.0
+        records.append({
+            "name": name,
+            "read_bytes_per_second": rate(earlier.read_bytes if earlier else None, counts.read_bytes, seconds),
+            "written_bytes_per_second": rate(
+                earlier.written_bytes if earlier else None, counts.written_bytes, seconds
+            ),
+            "queue": counts.queue,
+        })  # fmt: skip
+    return records
+
+
+def worker_records(workers: Sequence[pb.WorkerStatus], shares: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what each worker does.
+
+    Args:
+        workers: the server's account of them, by rank.
+        shares: sequences of each worker in the last attempt, by rank; empty: the batch was divided evenly.
+    """
+    return [_worker_record(worker, shares) for worker in workers]
+
+
+def _worker_record(worker: pb.WorkerStatus, shares: Sequence[int]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "rank": worker.rank,
+        "peer": worker.peer,
+        "share": shares[worker.rank] if worker.rank < len(shares) else None,
+        "behind_seconds": worker.behind_seconds,
+        "late": worker.behind_seconds >= TIMEOUTS.slow_worker_seconds,
+        "activity": "has told nothing yet",
+        "pushed": None,
+        "memory_bytes": None,
+        "heard_seconds": None,
+    }
+    if worker.HasField("progress"):
+        told = worker.progress
+        activity = Activity(WorkerPhase(told.phase), told.block, told.acquired, told.pushed)
+        record |= {
+            "activity": f"{activity}{f', at {told.place}' if told.place else ''}",
+            "pushed": told.pushed,
+            "memory_bytes": told.memory_bytes or None,
+            "heard_seconds": worker.heard_seconds,
+        }
+    return record
+
+
+def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares: Sequence[int]) -> dict[str, Any]:
+    """Return the state of a run that is under way."""
+    return {
+        "live": True,
+        "step": reply.step,
+        "attempts": reply.attempts,
+        "rolled_back": reply.rolled_back,
+        "workers": reply.workers,
+        "missing": list(reply.missing),
+        "failure": reply.failure,
+        "pause": reply.pause,
+        "durable_step": reply.step - reply.unwritten,
+        "since_commit_seconds": reply.since_commit_seconds,
+        "present": worker_records(reply.present, shares),
+        "blocks": list(reply.blocks),
+        "traffic": traffic(before, now),
+        "disks": disk_records(before, now),
+        "server_memory_bytes": now.figures.get("luwu_server_memory_bytes"),
+    }

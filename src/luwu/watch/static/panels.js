@@ -1,0 +1,184 @@
+// What the page says about the run beside its curves. Text of runs is set as text, never as HTML.
+
+import { UNKNOWN, byteRate, bytes, count, duration, figure, percent } from "./words.js";
+
+const VIEWS = [
+  "on disk", "being read", "in memory", "handed out", "gradient in", "being updated", "being written", "updated",
+];
+const LEVELS = ["debug", "info", "warning", "error"];
+const MOST_LOG_LINES = 1000;
+const RECENT = 20;
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text != null) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+// Fills a <dl> with names and values; what is there already is changed in its place.
+function fill(list, values) {
+  const rows = Object.entries(values).filter(([, value]) => value != null);
+  while (list.children.length > rows.length) list.lastChild.remove();
+  rows.forEach(([name, value], index) => {
+    const row = list.children[index] ?? list.appendChild(element("div"));
+    if (!row.children.length) row.append(element("dt"), element("dd"));
+    if (row.children[0].textContent !== name) row.children[0].textContent = name;
+    if (row.children[1].textContent !== value) row.children[1].textContent = value;
+    row.dataset.name = name;
+  });
+}
+
+function fillRows(body, rows) {
+  body.replaceChildren(...rows.map(({ cells, className }) => {
+    const row = element("tr", null, className);
+    row.append(...cells.map((cell, index) => {
+      const made = element(index ? "td" : "th", cell);
+      if (!index) made.scope = "row";
+      return made;
+    }));
+    return row;
+  }));
+}
+
+function mean(values) {
+  const known = values.filter((value) => value != null);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+}
+
+function last(values) {
+  for (let index = values.length - 1; index >= 0; index -= 1) if (values[index] != null) return values[index];
+  return null;
+}
+
+export function showNow(run) {
+  const { rows, state, settings } = run;
+  const steps = settings["run.steps"];
+  const step = state.live ? state.step : last(rows.step);
+  const seconds = mean(rows.seconds.slice(-RECENT));
+  const left = state.live && steps != null && seconds != null ? (steps - step) * seconds : null;
+  byId("standing").textContent = run.binding || (state.live ? "The run is under way." : `The run is ${state.why}.`);
+  showNotices(state);
+  const rolledBack = state.live ? state.rolled_back : rows.committed.filter((done) => !done).length;
+  fill(byId("numbers"), {
+    "step": steps == null ? count(step) : `${count(step)} of ${count(steps)}`,
+    "loss": figure(last(rows.loss)),
+    "validation loss": figure(last(rows.validation_loss)),
+    "gradient norm": figure(last(rows.grad_norm)),
+    "learning rate": figure(last(rows.lr)),
+    "tokens a second": count(mean(rows.tokens_per_second.slice(-RECENT))),
+    "seconds a step": seconds == null ? UNKNOWN : duration(seconds),
+    "communication hidden": percent(mean(rows.hidden.slice(-RECENT))),
+    "time left": left == null ? null : duration(left),
+    "last on the disk": state.live ? `step ${count(state.durable_step)}` : null,
+    "since that": state.live ? duration(state.since_commit_seconds) : null,
+    "rolled back": count(rolledBack),
+  });
+}
+
+function showNotices(state) {
+  const notices = [];
+  if (state.failure) notices.push(["bad", `The run has failed: ${state.failure}`]);
+  if (state.pause) notices.push(["", state.pause]);
+  if (state.missing?.length) notices.push(["", `Waits for ${state.missing.map((rank) => `worker ${rank}`).join(", ")}.`]);
+  for (const worker of state.present ?? []) {
+    if (worker.late) notices.push(["", `The others wait for worker ${worker.rank} since ${duration(worker.behind_seconds)}.`]);
+  }
+  byId("notices").replaceChildren(...notices.map(([kind, text]) => element("li", text, kind)));
+}
+
+export function showBlocks(run) {
+  const views = run.state.live ? run.state.blocks : [];
+  byId("blocks-section").hidden = !views.length;
+  if (!views.length) return;
+  const counts = VIEWS.map((_, view) => views.filter((each) => each === view).length);
+  const legend = byId("block-legend");
+  if (!legend.children.length) {
+    legend.append(...VIEWS.map((_, view) => {
+      const item = element("li");
+      item.append(element("span", null, `swatch view-${view}`), element("span"));
+      return item;
+    }));
+  }
+  counts.forEach((number, view) => { legend.children[view].lastChild.textContent = `${VIEWS[view]}: ${number}`; });
+  const list = byId("blocks");
+  while (list.children.length > views.length) list.lastChild.remove();
+  views.forEach((view, index) => {
+    const item = list.children[index] ?? list.appendChild(element("li"));
+    const text = `${run.blockNames[index] ?? `block ${index}`}: ${VIEWS[view]}`;
+    if (item.textContent === text) return;
+    item.textContent = item.title = text;
+    item.className = `view-${view}`;
+  });
+}
+
+export function showWorkers(run) {
+  const present = run.state.live ? run.state.present : [];
+  byId("workers-section").hidden = !present.length;
+  fillRows(byId("workers"), present.map((worker) => ({
+    className: worker.late ? "late" : "",
+    cells: [
+      worker.peer ? `${worker.rank} (${worker.peer})` : `${worker.rank}`,
+      worker.activity, count(worker.pushed), worker.share == null ? "an equal share" : count(worker.share),
+      bytes(worker.memory_bytes), worker.behind_seconds ? duration(worker.behind_seconds) : "no",
+    ],
+  })));
+}
+
+export function showStore(run) {
+  const { state } = run;
+  byId("store-section").hidden = !state.live;
+  if (!state.live) return;
+  fill(byId("server"), {
+    "pulled by workers": byteRate(state.traffic["pulled"]),
+    "pushed by workers": byteRate(state.traffic["pushed"]),
+    "store read": byteRate(state.traffic["store read"]),
+    "store written": byteRate(state.traffic["store written"]),
+    "server's memory, as planned": bytes(state.server_memory_bytes),
+  });
+  byId("disk-table").hidden = !state.disks.length;
+  fillRows(byId("disks"), state.disks.map((disk) => ({
+    cells: [disk.name, byteRate(disk.read_bytes_per_second), byteRate(disk.written_bytes_per_second), count(disk.queue)],
+  })));
+}
+
+// One run: all of its settings. Several: those that differ.
+export function showSettings(runs) {
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
+  const shown = runs.length > 1
+    ? names.filter((name) => new Set(runs.map((run) => run.settings[name])).size > 1)
+    : names;
+  byId("settings-title").textContent = runs.length > 1 ? "Settings that differ" : "Settings";
+  byId("settings-summary").textContent = runs.length > 1
+    ? `${shown.length} of ${names.length} settings differ` : `All ${names.length} settings of the run`;
+  byId("settings-fold").open ||= runs.length > 1;
+  const head = element("tr");
+  head.append(...["setting", ...runs.map((run) => run.name)].map((text) => {
+    const cell = element("th", text);
+    cell.scope = "col";
+    return cell;
+  }));
+  byId("settings-head").replaceChildren(head);
+  fillRows(byId("settings"), shown.map((name) => ({
+    cells: [name, ...runs.map((run) => String(run.settings[name] ?? UNKNOWN))],
+  })));
+}
+
+export function showLog(run) {
+  const least = LEVELS.indexOf(byId("level").value);
+  const lines = run.log.filter((line) => LEVELS.indexOf(line.level) >= least);
+  const list = byId("log");
+  const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 4;
+  list.replaceChildren(...(lines.length
+    ? lines.map((line) => element("li", `${line.source}: ${line.text}`, line.level))
+    : [element("li", "Nothing is logged.", "debug")]));
+  if (atEnd) list.scrollTop = list.scrollHeight;
+}
+
+export function keepLog(log, lines) {
+  return [...log, ...lines].slice(-MOST_LOG_LINES);
+}

@@ -1,0 +1,79 @@
+"""The same as the page in lines of text, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from luwu.core.progress import BlockView
+from luwu.core.quantities import format_size
+from luwu.core.words import counted
+from luwu.observe.binding import binding_sentence
+from luwu.watch.runs import WatchedRun
+
+_SIGNS = dict(zip(BlockView, ".r-o+uw#", strict=True))
+_RECENT = 20
+
+
+def lines_of(run: WatchedRun) -> Iterator[str]:
+    """Return what is known of a run, a line at a time."""
+    state, rows = run.state, run.recent_rows()
+    last = rows[-1] if rows else {}
+    step = state["step"] if state["live"] else int(last.get("step") or 0)
+    steps = run.settings.get("run.steps")
+    yield f"{run.name}: step {step:,}{f' of {steps:,}' if isinstance(steps, int) else ''}"
+    yield f"  {(binding_sentence(rows) or 'under way') if state['live'] else state['why']}"
+    if last:
+        yield f"  {_figures(rows)}"
+    if state["live"]:
+        yield from _live_lines(state)
+
+
+def _figures(rows: Sequence[Mapping[str, float | None]]) -> str:
+    last = rows[-1]
+    speeds = [row["tokens_per_second"] for row in rows[-_RECENT:] if row["tokens_per_second"] is not None]
+    named = {"loss": last["loss"], "norm": last["grad_norm"], "lr": last["lr"]}
+    words = [f"{name} {value:.4g}" for name, value in named.items() if value is not None]
+    if speeds:
+        words.append(f"tokens/s {sum(speeds) / len(speeds):,.0f}")
+    validated = next((row["validation_loss"] for row in reversed(rows) if row["validation_loss"] is not None), None)
+    if validated is not None:
+        words.append(f"validation {validated:.4g}")
+    return "  ".join(words)
+
+
+def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  last on the disk: step {state['durable_step']:,}, {state['since_commit_seconds']:.0f} s ago"
+    for notice in (state["failure"], state["pause"]):
+        if notice:
+            yield f"  {notice}"
+    if state["missing"]:
+        yield f"  waits for {', '.join(f'worker {rank}' for rank in state['missing'])}"
+    if state["blocks"]:
+        yield f"  blocks  {''.join(_SIGNS[BlockView(view)] for view in state['blocks'])}"
+    for worker in state["present"]:
+        memory = f", {format_size(worker['memory_bytes'])}" if worker["memory_bytes"] else ""
+        late = f"; the others wait since {worker['behind_seconds']:.0f} s" if worker["late"] else ""
+        pushed = "" if worker["pushed"] is None else f", {counted(worker['pushed'], 'block')} pushed"
+        yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
+    yield f"  {_rates(state['traffic'])}"
+    for disk in state["disks"]:
+        read, written = (_rate(disk[f"{way}_bytes_per_second"]) for way in ("read", "written"))
+        yield f"  disk {disk['name']}: read {read}, written {written}, queue {disk['queue']}"
+
+
+def _rates(traffic: Mapping[str, float | None]) -> str:
+    return "  ".join(f"{name} {_rate(value)}" for name, value in traffic.items())
+
+
+def _rate(value: float | None) -> str:
+    return "?" if value is None else f"{format_size(int(value))}/s"
+
+
+_LEGEND = "blocks: " + ", ".join(f"{sign} {view.name.lower().replace('_', ' ')}" for view, sign in _SIGNS.items())
+
+
+def text_of(runs: Sequence[WatchedRun]) -> str:
+    """Return what is known of the runs after their last look."""
+    lines = [line for run in runs for line in lines_of(run)]
+    return "\n".join([*lines, _LEGEND] if any(run.state.get("blocks") for run in runs) else lines)

@@ -1,0 +1,130 @@
+"""`luwu watch` reads files that grow: rows as thinned columns, logs with levels, and the kernel's counts of disks."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from luwu.watch.columns import Columns, thin
+from luwu.watch.disks import DiskCounts, disk_of, look_at_disks, read_disk
+from luwu.watch.logs import MOST_LINES, Line, Logs, level_of
+from luwu.watch.tails import READ_BYTES, Tail
+
+
+def test_columns_keep_what_is_a_number_and_say_what_is_not_known() -> None:
+    columns = Columns()
+    columns.append({"attempt": 0, "step": 1, "committed": True, "loss": 2.5, "grad_norm": None, "lr": "high"})
+    columns.append({"attempt": 1, "step": 2, "committed": False, "loss": math.inf})
+    rows = columns.thinned(0, 10)
+    assert (rows["step"], rows["committed"], rows["loss"]) == ([1, 2], [1, 0], [2.5, None])
+    assert rows["grad_norm"] == rows["lr"] == rows["validation_loss"] == [None, None]
+    assert columns.thinned(1, 10)["attempt"] == [1]
+    assert [row["attempt"] for row in columns.tail(1)] == [1]
+    assert len(columns) == 2
+
+
+def test_a_thinned_curve_keeps_its_shape_and_its_validations() -> None:
+    generator = random.Random(0)
+    loss = [5 - row / 30_000 + generator.gauss(0, 0.1) for row in range(100_000)]
+    loss[44_321], loss[77_777] = 90.0, -3.0  # a spike of one row each
+    loss[5] = math.nan
+    validation = [math.nan] * len(loss)
+    validation[::1000] = [4.0] * 100
+    chosen = thin(loss, validation, 0, 3000)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) <= 3000 + 100 + 1
+    assert {44_321, 77_777, len(loss) - 1} <= set(chosen)
+    assert set(range(0, 100_000, 1000)) <= set(chosen)
+    assert thin(loss, validation, 99_000, 3000) == list(range(99_000, 100_000))
+
+
+def test_many_validations_are_thinned_too() -> None:
+    rows = [1.0] * 50_000
+    assert len(thin(rows, rows, 0, 1000)) <= 2 * 1000 + 1
+
+
+def test_a_tail_gives_whole_lines_once(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    tail = Tail(path)
+    assert tail.lines() == []
+    path.write_bytes(b"one\ntw")
+    assert tail.lines() == [b"one"]
+    assert tail.lines() == []
+    with path.open("ab") as file:
+        file.write(b"o\nthree\n")
+    assert tail.lines() == [b"two", b"three"]
+    assert tail.restarts == 0
+
+
+@pytest.mark.parametrize("how", ["replaced", "shorter"])
+def test_a_tail_begins_again_where_the_file_is_another_one(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"one\ntwo\nrest")
+    tail = Tail(path)
+    assert tail.lines() == [b"one", b"two"]
+    if how == "replaced":
+        (tmp_path / "new").write_bytes(b"1\n2\n3\nand more than before\n")
+        (tmp_path / "new").rename(path)
+    else:
+        path.write_bytes(b"1\n")
+    assert tail.lines()[0] == b"1"
+    assert tail.restarts == 1
+
+
+def test_a_line_may_be_longer_than_one_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"x" * (2 * READ_BYTES + 5) + b"\nshort\n")
+    tail = Tail(path)
+    assert [len(line) for line in tail.lines()] == [2 * READ_BYTES + 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("2026-11-01T00:00:00.000Z INFO luwu.server serves", "info"),
+        ("WARNING slow", "warning"),
+        ("CRITICAL gone", "error"),
+        ("DEBUG x", "debug"),
+        ("Traceback (most recent call last):", "error"),
+        ("RuntimeError: shapes differ", "error"),
+        ("/usr/lib/x.py:3: UserWarning: old", "warning"),
+        ("step 3 of 10", "info"),
+    ],
+)
+def test_a_line_has_the_level_that_it_names(text: str, level: str) -> None:
+    assert level_of(text) == level
+
+
+def test_logs_give_the_lines_of_all_files_once_and_the_last_ones_alone(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    (tmp_path / "worker-0.log").write_text("ERROR bad\n\n")
+    (tmp_path / "template.log").write_bytes(b"\xff fine\n")
+    logs.refresh()
+    assert logs.since(0) == [Line("template", "info", "\ufffd fine"), Line("worker-0", "error", "ERROR bad")]
+    assert logs.since(2) == []
+    (tmp_path / "worker-1.log").write_text("".join(f"line {number}\n" for number in range(MOST_LINES + 7)))
+    logs.refresh()
+    assert logs.count == MOST_LINES + 9
+    assert [line.text for line in logs.since(0)] == [f"line {number}" for number in range(7, MOST_LINES + 7)]
+    assert len(logs.since(logs.count - 3)) == 3
+
+
+def test_the_kernels_counts_of_a_disk_are_read_and_others_left_out(tmp_path: Path) -> None:
+    (tmp_path / "nvme0n1").mkdir()
+    (tmp_path / "nvme0n1" / "stat").write_text("  10 0 100 0 20 0 300 0 7 0 0\n")
+    (tmp_path / "259:0").symlink_to(tmp_path / "nvme0n1")
+    assert read_disk("259:0", tmp_path) == ("nvme0n1", DiskCounts(51200, 153600, 7))
+    assert read_disk("0:1", tmp_path) is None
+    (tmp_path / "nvme0n1" / "stat").write_text("1 2\n")
+    assert read_disk("259:0", tmp_path) is None
+    assert disk_of(tmp_path / "none") is None
+    assert look_at_disks([tmp_path / "none"]) == {}
+
+
+def test_a_disk_that_is_there_is_found_once(tmp_path: Path) -> None:
+    assert len(look_at_disks([tmp_path, tmp_path])) <= 1
+    assert json.dumps(disk_of(tmp_path))

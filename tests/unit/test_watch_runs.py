@@ -1,0 +1,184 @@
+"""`luwu watch` makes a state of a server's answer, finds runs, and tells a page what it has not got yet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luwu.control import control_pb2 as pb
+from luwu.core.errors import ConfigError, ServerError
+from luwu.core.progress import BlockView, WorkerPhase
+from luwu.watch import runs as watch_runs
+from luwu.watch.disks import DiskCounts
+from luwu.watch.runs import Cursor, Places, WatchedRun, flat
+from luwu.watch.state import Sample, disk_records, rate, run_record, traffic, worker_records
+from luwu.watch.terminal import text_of
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "seconds", "found"),
+    [(10.0, 30.0, 2.0, 10.0), (None, 30.0, 2.0, None), (30.0, 10.0, 2.0, None), (1.0, 2.0, 0.0, None), (5, 5, 1, 0)],
+)
+def test_a_rate_is_known_where_a_count_goes_on(
+    before: float | None, now: float, seconds: float, found: float | None
+) -> None:
+    assert rate(before, now, seconds) == found
+
+
+def test_traffic_and_disks_are_rates_between_two_samples() -> None:
+    one = Sample(10.0, {"luwu_server_pulled_bytes_total": 100.0}, {"sda": DiskCounts(0, 50, 1)})
+    two = Sample(
+        12.0, {"luwu_server_pulled_bytes_total": 300.0}, {"sda": DiskCounts(8, 70, 4), "sdb": DiskCounts(1, 1, 0)}
+    )
+    assert traffic(None, one) == dict.fromkeys(["pulled", "pushed", "store read", "store written"])
+    assert traffic(one, two) == {"pulled": 100.0, "pushed": None, "store read": None, "store written": None}
+    assert disk_records(one, two) == [
+        {"name": "sda", "read_bytes_per_second": 4.0, "written_bytes_per_second": 10.0, "queue": 4},
+        {"name": "sdb", "read_bytes_per_second": None, "written_bytes_per_second": None, "queue": 0},
+    ]
+    assert disk_records(None, one)[0]["read_bytes_per_second"] is None
+
+
+def status(**fields: Any) -> pb.StatusReply:
+    told = pb.ProgressRequest(
+        attempts=4, phase=WorkerPhase.BACKWARD.name, block="h.1", acquired=3, pushed=2,
+        place="train.py line 7, in load", memory_bytes=1 << 20,
+    )  # fmt: skip
+    late = pb.WorkerStatus(rank=0, peer="10.0.0.3:400", progress=told, heard_seconds=0.5, behind_seconds=90.0)
+    return pb.StatusReply(open=True, step=5, attempts=6, workers=2, present=[late, pb.WorkerStatus(rank=1)], **fields)
+
+
+def test_workers_are_told_with_what_they_do_and_their_shares() -> None:
+    late, new = worker_records(status().present, [3])
+    assert (late["share"], late["late"], late["memory_bytes"], late["pushed"]) == (3, True, 1 << 20, 2)
+    assert late["activity"] == "in backward of block h.1, at train.py line 7, in load"
+    assert (new["share"], new["late"], new["activity"], new["heard_seconds"]) == (
+        None,
+        False,
+        "has told nothing yet",
+        None,
+    )
+
+
+def test_the_state_of_a_run_is_json_and_knows_what_is_at_stake() -> None:
+    reply = status(unwritten=2, since_commit_seconds=1.5, blocks=bytes([0, 7]), failure="no", pause="full", missing=[1])
+    record = run_record(reply, None, Sample(0.0, {"luwu_server_memory_bytes": 7.0}), [])
+    assert json.loads(json.dumps(record)) == record
+    assert (record["durable_step"], record["blocks"], record["server_memory_bytes"]) == (3, [0, 7], 7.0)
+    assert (record["failure"], record["pause"], record["missing"]) == ("no", "full", [1])
+
+
+def write_rows(folder: Path, first: int, count: int) -> None:
+    folder.mkdir(exist_ok=True)
+    with (folder / "metrics.jsonl").open("a") as file:
+        for attempt in range(first, first + count):
+            row = {"attempt": attempt, "step": attempt + 1, "committed": True, "loss": 2.0, "sequences": [5, 3]}
+            file.write(json.dumps(row) + "\n")
+
+
+def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: pb.StatusReply | Exception) -> WatchedRun:
+    left = list(answers)
+
+    def answer(*_: object, **__: object) -> pb.StatusReply:
+        reply = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    monkeypatch.setattr(watch_runs, "ask_run", answer)
+    times = iter(range(100))
+    return WatchedRun(str(folder), clock=lambda: float(next(times)))
+
+
+def test_a_page_gets_everything_once_and_then_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path, 0, 3)
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n[model]\nlayers = 2\n")
+    (tmp_path / "worker-0.log").write_text("WARNING hot\n")
+    run = watched(tmp_path, monkeypatch, status(blocks=b"\2\3", block_names=["<root>", "h.0"]))
+    run.refresh()
+    record, cursor = run.update(Cursor())
+    assert record["anew"] and record["rows"]["step"] == [1, 2, 3]
+    assert record["settings"] == {"run.steps": 9, "model.layers": 2}
+    assert record["block_names"] == ["<root>", "h.0"] and record["state"]["blocks"] == [2, 3]
+    assert record["log"] == [{"source": "worker-0", "level": "warning", "text": "WARNING hot"}]
+    assert record["state"]["present"][1]["share"] == 3
+    write_rows(tmp_path, 3, 1)
+    run.refresh()
+    record, cursor = run.update(cursor)
+    assert not record["anew"] and record["rows"]["step"] == [4] and record["log"] == []
+    assert not {"settings", "block_names"} & record.keys()
+    (tmp_path / "metrics.jsonl").unlink()
+    write_rows(tmp_path, 0, 1)  # gone back: another file
+    run.refresh()
+    record, cursor = run.update(cursor)
+    assert record["anew"] and record["rows"]["step"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(ConfigError("no run there"), "not under way"), (ServerError("it does not answer"), "it does not answer")],
+)
+def test_a_run_without_a_server_has_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    write_rows(tmp_path, 0, 2)
+    run = watched(tmp_path, monkeypatch, error)
+    run.refresh()
+    record, _ = run.update(Cursor())
+    assert record["state"] == {"live": False, "why": why} and record["rows"]["step"] == [1, 2]
+
+
+def test_damaged_lines_and_odd_settings_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path, 0, 1)
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'\xff\n[1]\n{"attempt": "x", "step": 1}\n')
+    write_rows(tmp_path, 1, 1)
+    (tmp_path / "config.toml").write_text("[run\n")
+    run = watched(tmp_path, monkeypatch, ConfigError(""))
+    run.refresh()
+    record, _ = run.update(Cursor())
+    assert record["rows"]["attempt"] == [0, 1] and record["settings"] == {}
+    assert flat({"run": {"stores": ["/a"], "steps": 3}, "odd": 4}) == {"run.stores": "['/a']", "run.steps": 3}
+
+
+def test_places_are_runs_folders_of_runs_and_urls_and_get_more(tmp_path: Path) -> None:
+    write_rows(tmp_path / "b", 0, 1)
+    (tmp_path / "notes").mkdir()
+    places = Places([str(tmp_path), str(tmp_path / "b"), "luwu://localhost:7"])
+    assert [run.name for run in places.runs()] == ["b", "luwu://localhost:7"]
+    first = places.runs()[0]
+    write_rows(tmp_path / "a", 0, 1)
+    assert [run.name for run in places.runs()] == ["b", "luwu://localhost:7", "a"]
+    assert places.runs()[0] is first
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("none", "No such file"), ("empty", "found neither"), ("file", "Not a dir")]
+)
+def test_a_place_without_a_run_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=words):
+        Places([str(tmp_path / name)])
+
+
+def test_the_terminal_says_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path, 0, 2)
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
+    run = watched(
+        tmp_path, monkeypatch, status(blocks=bytes(BlockView), unwritten=1, since_commit_seconds=3, missing=[1])
+    )
+    run.refresh()
+    text = text_of([run])
+    for words in (
+        "step 5 of 9", "loss 2", "last on the disk: step 4, 3 s ago", "waits for worker 1", "blocks  .r-o+uw#",
+        "worker 0: in backward of block h.1, at train.py line 7, in load, 2 blocks pushed", "others wait since 90 s",
+        "worker 1: has told nothing yet", "w writing",
+    ):  # fmt: skip
+        assert words in text, text
+    ended = watched(tmp_path, monkeypatch, ConfigError(""))
+    ended.refresh()
+    assert "step 2 of 9" in text_of([ended]) and "not under way" in text_of([ended])
