@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,38 @@ def test_damaged_lines_and_odd_settings_are_left_out(tmp_path: Path, monkeypatch
     record, _ = run.update(Cursor())
     assert record["rows"]["attempt"] == [0, 1] and record["settings"] == {}
     assert flat({"run": {"stores": ["/a"], "steps": 3}, "odd": 4}) == {"run.stores": "['/a']", "run.steps": 3}
+
+
+def write_alert(folder: Path, name: str, state: str, time: float) -> None:
+    alert = {"name": name, "state": state, "text": f"{name} is {state}", "step": 3, "time": time}
+    with (folder / "alerts.jsonl").open("a") as file:
+        file.write(json.dumps(alert) + "\n")
+
+
+def test_alerts_stand_until_they_are_cleared_or_the_run_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path, 0, 1)
+    (tmp_path / "job.json").write_text("{}")
+    os.utime(tmp_path / "job.json", (100, 100))
+    write_alert(tmp_path, "old", "raised", 50.0)
+    write_alert(tmp_path, "slow", "raised", 150.0)
+    (tmp_path / "alerts.jsonl").open("a").write('[]\n{"name": 3}\nnot json\n')
+    run = watched(tmp_path, monkeypatch, status())
+    run.refresh()
+    record, cursor = run.update(Cursor())
+    assert record["state"]["alerts"] == ["slow is raised"]
+    assert [(line["level"], line["text"]) for line in record["log"]] == [
+        ("warning", "raised at step 3: old is raised"), ("warning", "raised at step 3: slow is raised"),
+    ]  # fmt: skip
+    write_alert(tmp_path, "slow", "cleared", 160.0)
+    write_alert(tmp_path, "disk", "raised", 170.0)
+    run.refresh()
+    record, cursor = run.update(cursor)
+    assert record["state"]["alerts"] == ["disk is raised"] and record["log"][0]["level"] == "info"
+    os.utime(tmp_path / "job.json", (200, 200))
+    run.refresh()
+    assert run.state["alerts"] == []
 
 
 def test_places_are_runs_folders_of_runs_and_urls_and_get_more(tmp_path: Path) -> None:

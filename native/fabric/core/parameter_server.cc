@@ -20,6 +20,19 @@ schedule::ResidencyPlan plan_of(const store::Layout& layout, const ServerSetting
     return schedule::plan_with_tail(layout, settings.memory_bytes, streams, settings.held, dtype, kept);
 }
 
+// Goes to the step that the servers of a job agree on; throws Error(order) where the store cannot.
+void go_to_step(store::ChunkStore& store, const ServerSettings& settings, std::uint64_t step) {
+    const std::uint64_t newest = store.committed().step;
+    if (newest == step) return;
+    if (!store.before() || store.before()->step != step) {
+        throw Error(ErrorKind::order, "the servers of this job stand too far apart: expected step " +
+                                          std::to_string(step) + " in " + settings.folders[0] + ", found " +
+                                          (store.before() ? std::to_string(store.before()->step) + " and " : "") +
+                                          std::to_string(newest) + "; name the servers whose stores belong together");
+    }
+    store.go_back();
+}
+
 }  // namespace
 
 ParameterServer::ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure)
@@ -32,7 +45,7 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     if (settings_.mode != store::OpenMode::read_only) {
         store::remove_remains(settings_.folders);
         store_.make_room();
-        if (settings_.at_step) go_to_step(*settings_.at_step);
+        if (settings_.at_step) go_to_step(store_, settings_, *settings_.at_step);
         if (settings_.snapshots.every > 0) {
             keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, settings_.snapshots);
         }
@@ -57,18 +70,6 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     }
     for_pipeline.on_failure = std::move(on_failure);
     pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(for_pipeline));
-}
-
-void ParameterServer::go_to_step(std::uint64_t step) {
-    const std::uint64_t newest = store_.committed().step;
-    if (newest == step) return;
-    if (!store_.before() || store_.before()->step != step) {
-        throw Error(ErrorKind::order, "the servers of this job stand too far apart: expected step " +
-                                          std::to_string(step) + " in " + settings_.folders[0] + ", found " +
-                                          (store_.before() ? std::to_string(store_.before()->step) + " and " : "") +
-                                          std::to_string(newest) + "; name the servers whose stores belong together");
-    }
-    store_.go_back();
 }
 
 ParameterServer::~ParameterServer() { pipeline_.reset(); }

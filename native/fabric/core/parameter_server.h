@@ -105,8 +105,6 @@ class ParameterServer {
     [[nodiscard]] std::pair<const char*, bool> io() const { return {pipeline_->io_name(), store_.direct()}; }
 
   private:
-    void go_to_step(std::uint64_t step);
-
     ServerSettings settings_;
     store::Layout layout_;
     ServerMemory memory_;  // before the store: a budget that is too small leaves it alone

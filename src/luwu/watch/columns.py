@@ -34,15 +34,6 @@ class Columns:
             value = row.get(name)
             values.append(float(value) if isinstance(value, int | float) else math.nan)
 
-    def last(self, name: str) -> float | None:
-        """Return the last value of a column that is known; None: there is none."""
-        return next((value for value in reversed(self._values[name]) if not math.isnan(value)), None)
-
-    def tail(self, count: int) -> list[dict[str, float | None]]:
-        """Return the last rows, ``count`` at most."""
-        first = max(0, len(self) - count)
-        return [{name: _known(values[row]) for name, values in self._values.items()} for row in range(first, len(self))]
-
     def thinned(self, first: int, most: int) -> ColumnValues:
         """Return the rows from ``first`` on; where there are more than ``most``, those that a chart's shape needs."""
         rows = thin(self._values["loss"], self._values["validation_loss"], first, most)

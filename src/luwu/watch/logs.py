@@ -58,8 +58,12 @@ class Logs:
                 for line in lines:
                     text = line.decode(errors="replace").rstrip()[:LONGEST_LINE]
                     if text:
-                        self._lines.append(Line(path.stem, level_of(text), text))
-                        self.count += 1
+                        self.add(Line(path.stem, level_of(text), text))
+
+    def add(self, line: Line) -> None:
+        """Add a line."""
+        self._lines.append(line)
+        self.count += 1
 
     def since(self, count: int) -> list[Line]:
         """Return the lines after the first ``count``, as far as they are kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.launch.asking import ask_run
 from luwu.launch.run_paths import RunPaths
-from luwu.observe.binding import binding_sentence
+from luwu.observe.binding import RECENT, binding_sentence
 from luwu.observe.metrics import row_of
+from luwu.watch.alerts import AlertFile
 from luwu.watch.columns import Columns
 from luwu.watch.disks import look_at_disks
 from luwu.watch.logs import Logs
@@ -30,12 +32,10 @@ MOST_POINTS = 3000
 LOOK_SECONDS = 1.0
 """Time between two looks at a run that somebody watches."""
 
-RECENT_ROWS = 50
-
 
 @dataclass(frozen=True)
 class Cursor:
-    """What a page has got of a run: rows of which reading of the file, lines of logs, and the names of blocks."""
+    """Everything that a page has got of a run: rows of which reading of the file, lines of logs, and names of blocks."""
 
     restarts: int = -1
     rows: int = 0
@@ -44,7 +44,7 @@ class Cursor:
 
 
 class WatchedRun:
-    """One run, by its folder or by its server's URL. `refresh` and `update` may be called from any thread.
+    """A run, by its folder or by its server's URL. `refresh` and `update` may be called from any thread.
 
     Args:
         where: a run folder, or luwu://HOST:PORT.
@@ -63,9 +63,10 @@ class WatchedRun:
         self._lock = threading.Lock()
         self._tail = None if self.folder is None else Tail(RunPaths(self.folder).metrics_path)
         self._logs = None if self.folder is None else Logs(self.folder)
+        self._alerts = None if self.folder is None else AlertFile(RunPaths(self.folder))
         self._columns = Columns()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT + 1)
         self._restarts = 0
-        self._shares: list[int] = []
         self._settings: dict[str, Any] = {}
         self._stores: list[Path] = []
         self._block_names: tuple[str, ...] = ()
@@ -92,7 +93,7 @@ class WatchedRun:
                 "rows": self._columns.thinned(first, MOST_POINTS),
                 "log": [line._asdict() for line in lines],
                 "state": self._state,
-                "binding": binding_sentence(self._columns.tail(RECENT_ROWS)) if self._state["live"] else "",
+                "binding": self.binding,
             }
             if anew:
                 record["settings"] = self._settings
@@ -101,10 +102,15 @@ class WatchedRun:
             count = 0 if self._logs is None else self._logs.count
             return record, Cursor(self._restarts, len(self._columns), count, self._block_names)
 
-    def recent_rows(self) -> list[dict[str, float | None]]:
-        """Return the last rows of metrics.jsonl."""
-        with self._lock:
-            return self._columns.tail(RECENT_ROWS)
+    @property
+    def recent(self) -> Sequence[Mapping[str, Any]]:
+        """Last rows of metrics.jsonl."""
+        return list(self._recent)
+
+    @property
+    def binding(self) -> str:
+        """Sentence on the part that binds the run's steps now; empty where it is not under way, or nobody knows."""
+        return binding_sentence(self.recent) if self._state["live"] else ""
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -117,20 +123,23 @@ class WatchedRun:
         return self._settings
 
     def _read_folder(self) -> None:
-        if self.folder is None or self._tail is None or self._logs is None:
+        if self.folder is None or self._tail is None or self._logs is None or self._alerts is None:
             return
         while True:
             lines = self._tail.lines()
             if self._tail.restarts != self._restarts:
                 self._restarts, self._columns = self._tail.restarts, Columns()
+                self._recent.clear()
             if not lines:
                 break
             for line in lines:
                 row = row_of(line)
                 if row is not None:
                     self._columns.append(row)
-                    self._shares = _shares_of(row)
+                    self._recent.append(row)
         self._logs.refresh()
+        for alert in self._alerts.refresh():
+            self._logs.add(alert)
         if not self._settings:
             tables = _tables_of(self.folder)
             self._settings = flat(tables)
@@ -144,7 +153,9 @@ class WatchedRun:
             ended = self.folder is not None and isinstance(error, ConfigError)
             return {"live": False, "why": "not under way" if ended else str(error)}, (), now
         now = replace(now, figures=dict(reply.figures))
-        return run_record(reply, self._sample, now, self._shares), tuple(reply.block_names), now
+        shares = _shares_of(self.recent[-1]) if self._recent else []
+        alerts = [] if self._alerts is None else list(self._alerts.standing.values())
+        return run_record(reply, self._sample, now, shares) | {"alerts": alerts}, tuple(reply.block_names), now
 
 
 class Places:

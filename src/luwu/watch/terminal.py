@@ -8,35 +8,33 @@ from typing import Any
 from luwu.core.progress import BlockView
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
-from luwu.observe.binding import binding_sentence
 from luwu.watch.runs import WatchedRun
 
 _SIGNS = dict(zip(BlockView, ".r-o+uw#", strict=True))
-_RECENT = 20
 
 
 def lines_of(run: WatchedRun) -> Iterator[str]:
     """Return what is known of a run, a line at a time."""
-    state, rows = run.state, run.recent_rows()
+    state, rows = run.state, run.recent
     last = rows[-1] if rows else {}
     step = state["step"] if state["live"] else int(last.get("step") or 0)
     steps = run.settings.get("run.steps")
     yield f"{run.name}: step {step:,}{f' of {steps:,}' if isinstance(steps, int) else ''}"
-    yield f"  {(binding_sentence(rows) or 'under way') if state['live'] else state['why']}"
+    yield f"  {(run.binding or 'under way') if state['live'] else state['why']}"
     if last:
         yield f"  {_figures(rows)}"
     if state["live"]:
         yield from _live_lines(state)
 
 
-def _figures(rows: Sequence[Mapping[str, float | None]]) -> str:
+def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
     last = rows[-1]
-    speeds = [row["tokens_per_second"] for row in rows[-_RECENT:] if row["tokens_per_second"] is not None]
-    named = {"loss": last["loss"], "norm": last["grad_norm"], "lr": last["lr"]}
+    speeds = [speed for row in rows if (speed := row.get("tokens_per_second")) is not None]
+    named = {"loss": last.get("loss"), "norm": last.get("grad_norm"), "lr": last.get("lr")}
     words = [f"{name} {value:.4g}" for name, value in named.items() if value is not None]
     if speeds:
         words.append(f"tokens/s {sum(speeds) / len(speeds):,.0f}")
-    validated = next((row["validation_loss"] for row in reversed(rows) if row["validation_loss"] is not None), None)
+    validated = next((loss for row in reversed(rows) if (loss := row.get("validation_loss")) is not None), None)
     if validated is not None:
         words.append(f"validation {validated:.4g}")
     return "  ".join(words)
@@ -44,7 +42,7 @@ def _figures(rows: Sequence[Mapping[str, float | None]]) -> str:
 
 def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield f"  last on the disk: step {state['durable_step']:,}, {state['since_commit_seconds']:.0f} s ago"
-    for notice in (state["failure"], state["pause"]):
+    for notice in (state["failure"], state["pause"], *state["alerts"]):
         if notice:
             yield f"  {notice}"
     if state["missing"]:

@@ -83,6 +83,7 @@ export function showNow(run) {
 function showNotices(state) {
   const notices = [];
   if (state.failure) notices.push(["bad", `The run has failed: ${state.failure}`]);
+  for (const text of state.alerts ?? []) notices.push(["", text]);
   if (state.pause) notices.push(["", state.pause]);
   if (state.missing?.length) notices.push(["", `Waits for ${state.missing.map((rank) => `worker ${rank}`).join(", ")}.`]);
   for (const worker of state.present ?? []) {
