@@ -90,7 +90,15 @@ SECTIONS = {
         "xdp_goodput",
     ),
     "On a simulated GPU": ("device_twin", "device_schedule"),
-    "Plans and displays": ("plan_paper", "plan_megatron", "plan_measured", "ten_billion", "display_truth"),
+    "Plans and displays": (
+        "plan_paper",
+        "plan_megatron",
+        "plan_measured",
+        "ten_billion",
+        "display_truth",
+        "watch_browser",
+        "watch_cost",
+    ),
     "Installing": ("first_use",),
     "The code": ("fuzz_coverage", "structure"),
 }

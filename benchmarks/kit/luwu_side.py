@@ -59,6 +59,11 @@ class LuwuSide(Side):
         return disk_bytes(self.store)
 
     @property
+    def run_folder(self) -> Path:
+        """The run folder."""
+        return Path(self._run.name)
+
+    @property
     def store(self) -> Path:
         """The folder of the store."""
         return Path(self._run.name) / "store"

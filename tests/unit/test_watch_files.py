@@ -22,7 +22,7 @@ def test_columns_keep_what_is_a_number_and_say_what_is_not_known() -> None:
     rows = columns.thinned(0, 10)
     assert (rows["step"], rows["committed"], rows["loss"]) == ([1, 2], [1, 0], [2.5, None])
     assert rows["grad_norm"] == rows["lr"] == rows["validation_loss"] == [None, None]
-    assert columns.thinned(1, 10)["attempt"] == [1]
+    assert columns.thinned(1, 10)["step"] == [2]
     assert len(columns) == 2
 
 

@@ -141,7 +141,7 @@ def test_damaged_lines_and_odd_settings_are_left_out(tmp_path: Path, monkeypatch
     run = watched(tmp_path, monkeypatch, ConfigError(""))
     run.refresh()
     record, _ = run.update(Cursor())
-    assert record["rows"]["attempt"] == [0, 1] and record["settings"] == {}
+    assert record["rows"]["step"] == [1, 2] and record["settings"] == {}
     assert flat({"run": {"stores": ["/a"], "steps": 3}, "odd": 4}) == {"run.stores": "['/a']", "run.steps": 3}
 
 

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 COLUMNS = (
-    "attempt", "step", "committed", "loss", "validation_loss", "grad_norm", "lr", "tokens", "tokens_per_second",
-    "seconds", "hidden", "bytes_pulled", "bytes_pushed",
+    "step", "committed", "loss", "validation_loss", "grad_norm", "lr", "tokens_per_second", "seconds", "hidden",
 )  # fmt: skip
 """Columns that are kept, as metrics.jsonl names them."""
+
+_TYPES = {"step": "d"}
+_TYPE = "f"  # whose seven digits are more than a page shows
 
 _BUCKET_ROWS = 3
 
@@ -23,10 +25,10 @@ class Columns:
     """Columns of a run's rows, in the order of the file."""
 
     def __init__(self) -> None:
-        self._values = {name: array("d") for name in COLUMNS}
+        self._values = {name: array(_TYPES.get(name, _TYPE)) for name in COLUMNS}
 
     def __len__(self) -> int:
-        return len(self._values["attempt"])
+        return len(self._values["step"])
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Take a row; what it lacks, and what is no number, is unknown."""

@@ -22,7 +22,7 @@ function axes() {
   const style = getComputedStyle(document.documentElement);
   const [text, line] = [style.getPropertyValue("--quiet").trim(), style.getPropertyValue("--line").trim()];
   const look = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-  return [look, { ...look, size: 64, values: (_, ticks) => ticks.map((tick) => figure(tick)) }];
+  return [look, { ...look, size: 64, values: (_, ticks) => ticks.map((tick) => String(Number(tick.toPrecision(6)))) }];
 }
 
 // The rows of committed steps that know a column, as [steps, values].

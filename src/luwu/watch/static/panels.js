@@ -61,7 +61,8 @@ export function showNow(run) {
   const step = state.live ? state.step : last(rows.step);
   const seconds = mean(rows.seconds.slice(-RECENT));
   const left = state.live && steps != null && seconds != null ? (steps - step) * seconds : null;
-  byId("standing").textContent = run.binding || (state.live ? "The run is under way." : `The run is ${state.why}.`);
+  const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
+  byId("standing").textContent = state.live ? told : `Not live: ${state.why}.`;
   showNotices(state);
   const rolledBack = state.live ? state.rolled_back : rows.committed.filter((done) => !done).length;
   fill(byId("numbers"), {
@@ -175,8 +176,8 @@ export function showLog(run) {
   const list = byId("log");
   const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 4;
   list.replaceChildren(...(lines.length
-    ? lines.map((line) => element("li", `${line.source}: ${line.text}`, line.level))
-    : [element("li", "Nothing is logged.", "debug")]));
+    ? lines.map((line) => element("div", `${line.source}: ${line.text}`, line.level))
+    : [element("div", "Nothing is logged.", "debug")]));
   if (atEnd) list.scrollTop = list.scrollHeight;
 }
 

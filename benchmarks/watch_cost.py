@@ -1,0 +1,75 @@
+"""The step time of a run that somebody watches, beside the same run alone: one page is open, figures are scraped.
+
+One run of two workers over shared memory takes steps; in turn a page of `luwu watch` follows it and its figures for
+Prometheus are asked for every second, or nobody looks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kit.common import Row, all_of, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.sampling import Bar, compare, in_turn
+from kit.watching import Watch, being_watched
+
+NAME = "watch_cost"
+BAR = "step time with page open, metrics scraped each second: at most 0.5 % more; memory of `luwu watch` under 64 MiB"
+MOST = Bar("watched", "alone", 1.005, at_least=False)
+MOST_BYTES = 64 << 20
+UNIT = "seconds a step"
+WORKERS = 2
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    seconds = found["seconds"]
+    yield (
+        "step time of two workers while a page of `luwu watch` is open and figures are scraped every second",
+        f"{seconds['watched'] * 1e3:.1f} ms",
+        f"alone {seconds['alone'] * 1e3:.1f} ms",
+    )
+    yield "memory of `luwu watch`", f"{found['memory_bytes'] / (1 << 20):.0f} MiB", "64 MiB"
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    layers, hidden = options.size((4, 256), check=(1, 32))
+    settings = {
+        "shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2,
+        "steps": options.effort(80, check=2), "folder": str(options.folder), "memory": "256MiB", "checkpoint": False,
+        "metrics": ":0",
+    }  # fmt: skip
+
+    def measure() -> dict[str, Any]:
+        with LuwuSide(settings, ranks=WORKERS, threads=1) as side:
+            side.wait_ready()
+            with Watch([side.run_folder]) as watch:
+                side.sample()
+
+                def alone() -> float:
+                    return max(float(worker["seconds"]) for worker in side.sample())
+
+                def watched() -> float:
+                    with being_watched(watch, side.server_sample["metrics"]):
+                        return alone()
+
+                compared = compare(options, in_turn({"watched": watched, "alone": alone}), [MOST], rounds=30)
+                memory_bytes = watch.peak_bytes
+        medians = compared.medians
+        table(["side", "seconds a step"], [[name, medians[name]] for name in ("watched", "alone")])
+        small = memory_bytes < MOST_BYTES
+        return result(
+            NAME, ours=medians["watched"], peer=medians["alone"], ratio=compared.ratio(MOST), bar=BAR,
+            ok=all_of(compared.ok, small), unit=UNIT,
+            details={"seconds": medians, "compared": compared.details(), "memory_bytes": memory_bytes},
+        )  # fmt: skip
+
+    return run(NAME, BAR, UNIT, measure, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
