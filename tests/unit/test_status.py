@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.fake_core import FakeCore
 from tests.unit.network_serving import KEY, QUICK, join
 from typer.testing import CliRunner
 
+import luwu
 from luwu.cli.main import app
 from luwu.cli.status import lines_of, record_of
 from luwu.control import control_pb2 as pb
-from luwu.control import status as control_status
 from luwu.control.credentials import Credentials
 from luwu.control.status import ask_local_status, ask_status
 from luwu.core.errors import AuthenticationError, ConfigError, WorkerLostError
+from luwu.core.progress import BlockView
 from luwu.core.room import RoomWait
+from luwu.launch import asking
 from luwu.server.description import describe
 from luwu.server.gate import Gate
 from luwu.server.network import NetworkServer
@@ -155,7 +158,7 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reply = pb.StatusReply(open=True, step=2, workers=1, present=[report(0), pb.WorkerStatus(rank=1)])
-    monkeypatch.setattr(control_status, "ask_local_status", lambda folder: reply)
+    monkeypatch.setattr(asking, "ask_local_status", lambda folder, look: reply)
     text = CliRunner().invoke(app, ["status", str(tmp_path)])
     assert (text.exit_code, text.stdout.splitlines()) == (0, list(lines_of(reply)))
     found = json.loads(CliRunner().invoke(app, ["status", str(tmp_path), "--json"]).stdout)
@@ -164,3 +167,20 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
     assert found["present"][1]["progress"] is None
     reply.failure = "worker 1 ended"
     assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 1
+
+
+def test_a_look_has_blocks_and_figures_of_an_open_store_and_a_status_has_none(tmp_path: Path) -> None:
+    with luwu.open(tmp_path, memory="64MiB") as session:
+        with pytest.raises(ConfigError, match="found none"):
+            ask_local_status(tmp_path / "elsewhere")
+        before = ask_local_status(tmp_path, look=True)
+        assert (before.blocks, list(before.block_names), dict(before.figures)) == (b"", [], {})
+        model = luwu.parallelize(torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))), session)
+        optimizer = luwu.AdamW(model, lr=1e-2)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step(wait="durable")
+        assert ask_local_status(tmp_path).blocks == b""
+        reply = ask_local_status(tmp_path, look=True)
+        assert {BlockView(view) for view in reply.blocks} <= {BlockView.IN_MEMORY, BlockView.HANDED_OUT}
+        assert len(reply.blocks) == len(reply.block_names) > 0
+        assert reply.figures["luwu_server_step"] == 1 and reply.figures["luwu_server_pushed_bytes_total"] > 0

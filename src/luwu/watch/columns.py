@@ -25,7 +25,7 @@ class Columns:
     """Columns of a run's rows, in the order of the file."""
 
     def __init__(self) -> None:
-        self._values = {name: array(_TYPES.get(name, _TYPE)) for name in COLUMNS}
+        self._values: dict[str, array[float]] = {name: array(_TYPES.get(name, _TYPE)) for name in COLUMNS}
 
     def __len__(self) -> int:
         return len(self._values["step"])

@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Cursor:
-    """Everything that a page has got of a run: rows of which reading of the file, lines of logs, and names of blocks."""
+    """Everything that a page has got of a run: rows of which reading of the file, lines of logs, names of blocks."""
 
     restarts: int = -1
     rows: int = 0

@@ -103,6 +103,9 @@ class _Core:
     def stats(self) -> dict[str, int]:
         return {"step": 3, "unwritten": 1}
 
+    def look(self) -> bytes:
+        return b"\2"
+
     def take_snapshot(self) -> int:
         return 3
 
@@ -111,6 +114,7 @@ class _Run:
     """A run of one worker, whose steps end at once."""
 
     opened, step, workers, joined, missing = True, 3, 2, frozenset((0,)), (1,)
+    block_names = ("h.0",)
 
     def __init__(self, initialised: bool) -> None:
         self._core = _Core(initialised)

@@ -42,6 +42,9 @@ class _Core:
         self.initialised = initialised
         self._file = file
 
+    def look(self) -> bytes:
+        return b"\2"
+
     def stats(self) -> dict[str, Any]:
         return {
             "step": 3,
