@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from tests.integration.fabric_worker import NumpyWorker
-from tests.integration.udp import remote, train, udp_server, udp_switch
+from tests.integration.udp import CREDENTIALS, remote, train, udp_server, udp_switch
 from tests.unit.test_exposition import asked
 from tests.unit.test_loggers import events as scalars
 
 import luwu
 from harness.network.namespaces import wait_until
 from harness.training import finish, prepare_small_run, start_small_run, wait_for_line
+from luwu.control import control_pb2 as pb
+from luwu.control.status import ask_status
 from luwu.integrations.prometheus import expose
 
 
@@ -90,6 +92,7 @@ def test_a_session_and_the_server_that_it_embeds(tmp_path: Path) -> None:
 
 def test_a_switch_tells_its_packets(tmp_path: Path) -> None:
     found: dict[tuple[str, str], float] = {}
+    looks: list[pb.StatusReply] = []
     with udp_server(tmp_path / "store", 2, switches=1) as server, udp_switch(server.url, "s", metrics=":0") as switch:
         assert ("luwu_switch_packets_in_total", "") not in asked(switch.metrics_port)  # between runs
 
@@ -97,8 +100,13 @@ def test_a_switch_tells_its_packets(tmp_path: Path) -> None:
             assert worker.step() and worker.step()
             if worker.session.rank == 0:
                 found.update(asked(switch.metrics_port))
+                looks.append(ask_status(server.url, CREDENTIALS, look=True))
 
         train(remote(server.url, 2), 2, work, coarse=True)
     assert found["luwu_switch_packets_in_total", ""] > 0 and found["luwu_switch_packets_out_total", ""] > 0
     assert found["luwu_switch_sums_total", ""] > 0 and found["luwu_switch_sent_bytes_total", ""] > 0
     assert ("luwu_switch_kernel_packets_in_total", "") not in found
+    (seen,) = looks[-1].switches
+    assert (seen.name, seen.parent) == ("s", "") and seen.address.startswith("127.0.0.1:")
+    figures = looks[-1].figures
+    assert figures["luwu_server_packets_out_total"] > 0 and "luwu_server_packets_again_total" in figures

@@ -15,7 +15,7 @@ from luwu.core.progress import BlockView, WorkerPhase
 from luwu.watch import runs as watch_runs
 from luwu.watch.disks import DiskCounts
 from luwu.watch.runs import Cursor, Places, WatchedRun, flat
-from luwu.watch.state import Sample, disk_records, rate, run_record, traffic, worker_records
+from luwu.watch.state import Sample, disk_records, rate, run_record, sent_again, traffic, worker_records
 from luwu.watch.terminal import text_of
 
 
@@ -41,6 +41,15 @@ def test_traffic_and_disks_are_rates_between_two_samples() -> None:
         {"name": "sdb", "read_bytes_per_second": None, "written_bytes_per_second": None, "queue": 0},
     ]
     assert disk_records(None, one)[0]["read_bytes_per_second"] is None
+
+
+def test_the_share_of_packets_that_are_sent_again_is_known_where_some_were_sent() -> None:
+    def sample(sent: float, again: float) -> Sample:
+        return Sample(0.0, {"luwu_server_packets_out_total": sent, "luwu_server_packets_again_total": again})
+
+    assert sent_again(sample(100, 1), sample(300, 5)) == 0.02
+    assert sent_again(sample(100, 1), sample(100, 1)) is None
+    assert sent_again(None, sample(1, 1)) is sent_again(Sample(0.0), Sample(1.0)) is None
 
 
 def status(**fields: Any) -> pb.StatusReply:

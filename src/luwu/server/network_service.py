@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from luwu.control import control_pb2 as pb
+from luwu.control.address import HostPort
 from luwu.control.credentials import STATUS_REQUEST, launcher_request, switch_request, worker_request
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
@@ -209,6 +210,9 @@ class NetworkService(ControlService[Any]):
         """Describe the run to whoever has the key."""
         proof = self._let_in(request, STATUS_REQUEST, caller)
         reply = describe(self._runs.run, request.look)
+        for switch in self._runs.present_switches():
+            address = str(HostPort(switch.address, switch.port))
+            reply.switches.add(name=switch.name, address=address, parent=switch.parent)
         reply.proof = proof
         return reply
 

@@ -182,7 +182,7 @@ class Runs:
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
             with run.answering(worker):
                 if returns:
-                    run.replace_in_tree(worker, self._present_switches, self._advertise, self._plan)
+                    run.replace_in_tree(worker, self.present_switches, self._advertise, self._plan)
                 token = run.admit(worker.rank)
         except LuwuError as error:
             stays = not returns and run.holds(worker.rank, worker.tenure)
@@ -237,16 +237,16 @@ class Runs:
 
     def _is_unsure(self, rank: int) -> bool:
         """Return True while the worker of this rank may be gone: it has not watched yet, or its end is under way."""
-        before = self._run.people.get(rank)
-        if before is None:
+        if (before := self._run.people.get(rank)) is None:
             return False
         return rank in self._run.joined if before.ended else not before.watched
 
     def _present(self) -> str:
-        names = ", ".join(f"worker {rank}" for rank in sorted(self._run.joined)) or "nobody"
-        return f"{names} {'is' if len(self._run.joined) < 2 else 'are'}"
+        joined = sorted(self._run.joined)
+        return f"{', '.join(f'worker {rank}' for rank in joined) or 'nobody'} {'is' if len(joined) < 2 else 'are'}"
 
-    def _present_switches(self) -> list[SwitchMember]:
+    def present_switches(self) -> list[SwitchMember]:
+        """Return the switches that have joined, in that order."""
         with self._changed:
             return list(self._switches.values())
 

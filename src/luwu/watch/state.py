@@ -13,6 +13,8 @@ from luwu.watch.disks import DiskCounts
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
 
+_PACKETS = "luwu_server_packets_out_total"
+_AGAIN = "luwu_server_packets_again_total"
 _RATES = {
     "pulled": "luwu_server_pulled_bytes_total",
     "pushed": "luwu_server_pushed_bytes_total",
@@ -49,6 +51,14 @@ def traffic(before: Sample | None, now: Sample) -> dict[str, float | None]:
         return dict.fromkeys(_RATES)
     seconds = now.at - before.at
     return {word: rate(before.figures.get(name), now.figures.get(name), seconds) for word, name in _RATES.items()}
+
+
+def sent_again(before: Sample | None, now: Sample) -> float | None:
+    """Return the share of the server's packets that were sent again between two samples; None: it sent none."""
+    if before is None:
+        return None
+    again, sent = (rate(before.figures.get(name), now.figures.get(name), 1.0) for name in (_AGAIN, _PACKETS))
+    return again / sent if again is not None and sent else None
 
 
 def disk_records(before: Sample | None, now: Sample) -> list[dict[str, Any]]:
@@ -118,6 +128,8 @@ def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares
         "present": worker_records(reply.present, shares),
         "blocks": list(reply.blocks),
         "traffic": traffic(before, now),
+        "sent_again": sent_again(before, now),
+        "switches": [{"name": each.name, "address": each.address, "parent": each.parent} for each in reply.switches],
         "disks": disk_records(before, now),
         "server_memory_bytes": now.figures.get("luwu_server_memory_bytes"),
     }

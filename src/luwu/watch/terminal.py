@@ -55,6 +55,8 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
         pushed = "" if worker["pushed"] is None else f", {counted(worker['pushed'], 'block')} pushed"
         yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
     yield f"  {_rates(state['traffic'])}"
+    for switch in state["switches"]:
+        yield f"  switch {switch['name']} at {switch['address']}, below {switch['parent'] or 'the server'}"
     for disk in state["disks"]:
         read, written = (_rate(disk[f"{way}_bytes_per_second"]) for way in ("read", "written"))
         yield f"  disk {disk['name']}: read {read}, written {written}, queue {disk['queue']}"

@@ -140,8 +140,13 @@ export function showStore(run) {
     "pushed by workers": byteRate(state.traffic["pushed"]),
     "store read": byteRate(state.traffic["store read"]),
     "store written": byteRate(state.traffic["store written"]),
+    "packets sent again": state.sent_again == null ? null : `${figure(100 * state.sent_again, 2)} %`,
     "server's memory, as planned": bytes(state.server_memory_bytes),
   });
+  byId("switch-table").hidden = !state.switches.length;
+  fillRows(byId("switches"), state.switches.map((each) => ({
+    cells: [each.name, each.address, each.parent || "the server"],
+  })));
   byId("disk-table").hidden = !state.disks.length;
   fillRows(byId("disks"), state.disks.map((disk) => ({
     cells: [disk.name, byteRate(disk.read_bytes_per_second), byteRate(disk.written_bytes_per_second), count(disk.queue)],
