@@ -107,6 +107,6 @@ def test_a_switch_tells_its_packets(tmp_path: Path) -> None:
     assert found["luwu_switch_sums_total", ""] > 0 and found["luwu_switch_sent_bytes_total", ""] > 0
     assert ("luwu_switch_kernel_packets_in_total", "") not in found
     (seen,) = looks[-1].switches
-    assert (seen.name, seen.parent) == ("s", "") and seen.address.startswith("127.0.0.1:")
+    assert (seen.name, seen.parent) == ("switch s", "") and seen.address.startswith("127.0.0.1:")
     figures = looks[-1].figures
     assert figures["luwu_server_packets_out_total"] > 0 and "luwu_server_packets_again_total" in figures

@@ -56,7 +56,8 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
     yield f"  {_rates(state['traffic'])}"
     for switch in state["switches"]:
-        yield f"  switch {switch['name']} at {switch['address']}, below {switch['parent'] or 'the server'}"
+        parent = f", below switch {switch['parent']}" if switch["parent"] else ""
+        yield f"  {switch['name']} at {switch['address']}{parent}"
     for disk in state["disks"]:
         read, written = (_rate(disk[f"{way}_bytes_per_second"]) for way in ("read", "written"))
         yield f"  disk {disk['name']}: read {read}, written {written}, queue {disk['queue']}"

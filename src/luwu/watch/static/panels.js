@@ -145,7 +145,7 @@ export function showStore(run) {
   });
   byId("switch-table").hidden = !state.switches.length;
   fillRows(byId("switches"), state.switches.map((each) => ({
-    cells: [each.name, each.address, each.parent || "the server"],
+    cells: [each.name, each.address, each.parent ? `switch ${each.parent}` : "none named"],
   })));
   byId("disk-table").hidden = !state.disks.length;
   fillRows(byId("disks"), state.disks.map((disk) => ({
