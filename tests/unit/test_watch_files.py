@@ -18,7 +18,7 @@ from luwu.watch.tails import READ_BYTES, Tail
 def test_columns_keep_what_is_a_number_and_say_what_is_not_known() -> None:
     columns = Columns()
     columns.append({"attempt": 0, "step": 1, "committed": True, "loss": 2.5, "grad_norm": None, "lr": "high"})
-    columns.append({"attempt": 1, "step": 2, "committed": False, "loss": math.inf})
+    columns.append({"attempt": 1, "step": 2, "committed": False, "loss": math.inf, "lr": 10**400})
     rows = columns.thinned(0, 10)
     assert (rows["step"], rows["committed"], rows["loss"]) == ([1, 2], [1, 0], [2.5, None])
     assert rows["grad_norm"] == rows["lr"] == rows["validation_loss"] == [None, None]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from luwu.control import control_pb2 as pb
+from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.progress import BlockView, WorkerPhase
 from luwu.watch import runs as watch_runs
 from luwu.watch.disks import DiskCounts
-from luwu.watch.runs import Cursor, Places, WatchedRun, flat
+from luwu.watch.folder import WatchedFolder, flat
+from luwu.watch.runs import Cursor, Places, WatchedRun
 from luwu.watch.state import Sample, disk_records, rate, run_record, sent_again, traffic, worker_records
 from luwu.watch.terminal import text_of
 
@@ -112,7 +115,7 @@ def test_a_page_gets_everything_once_and_then_what_is_new(tmp_path: Path, monkey
     record, cursor = run.update(Cursor())
     assert record["anew"] and record["rows"]["step"] == [1, 2, 3]
     assert record["settings"] == {"run.steps": 9, "model.layers": 2}
-    assert record["block_names"] == ["<root>", "h.0"] and record["state"]["blocks"] == [2, 3]
+    assert record["block_names"] == ("<root>", "h.0") and record["state"]["blocks"] == [2, 3]
     assert record["log"] == [{"source": "worker-0", "level": "warning", "text": "WARNING hot"}]
     assert record["state"]["present"][1]["share"] == 3
     write_rows(tmp_path, 3, 1)
@@ -125,6 +128,50 @@ def test_a_page_gets_everything_once_and_then_what_is_new(tmp_path: Path, monkey
     run.refresh()
     record, cursor = run.update(cursor)
     assert record["anew"] and record["rows"]["step"] == [1]
+
+
+def test_a_url_has_a_state_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched(Path("unused"), monkeypatch, status())
+    run = WatchedRun("luwu://localhost:7")
+    run.refresh()
+    record, cursor = run.update(Cursor())
+    assert record["anew"] and record["rows"]["step"] == [] and record["state"]["step"] == 5 and run.seems_live()
+    assert run.update(cursor)[0]["anew"] is False
+
+
+def test_settings_that_change_are_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = watched(tmp_path, monkeypatch, ConfigError(""))
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
+    run.refresh()
+    record, cursor = run.update(Cursor())
+    assert record["settings"] == {"run.steps": 9} and "settings" not in run.update(cursor)[0]
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 20\n")
+    os.utime(tmp_path / "config.toml", (7, 7))
+    run.refresh()
+    assert run.update(cursor)[0]["settings"] == {"run.steps": 20}
+
+
+def test_rows_of_another_version_bind_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path, 0, 1)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"attempt": 1, "step": 2, "committed": true, "slowest": "all", "seconds": "long"}\n')
+    run = watched(tmp_path, monkeypatch, status())
+    run.refresh()
+    assert run.state["live"] and run.binding == ""
+
+
+def test_a_run_seems_live_while_its_rows_are_fresh_or_its_socket_answers(tmp_path: Path) -> None:
+    folder = WatchedFolder(tmp_path)
+    assert not folder.seems_live()
+    write_rows(tmp_path, 0, 1)
+    assert folder.seems_live()
+    os.utime(tmp_path / "metrics.jsonl", (7, 7))
+    assert not folder.seems_live()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / SOCKET_NAME))
+        assert not folder.seems_live()  # one that a killed run has left
+        server.listen()
+        assert folder.seems_live()
 
 
 @pytest.mark.parametrize(

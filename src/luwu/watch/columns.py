@@ -34,7 +34,7 @@ class Columns:
         """Take a row; what it lacks, and what is no number, is unknown."""
         for name, values in self._values.items():
             value = row.get(name)
-            values.append(float(value) if isinstance(value, int | float) else math.nan)
+            values.append(_number(value))
 
     def thinned(self, first: int, most: int) -> ColumnValues:
         """Return the rows from ``first`` on; where there are more than ``most``, those that a chart's shape needs."""
@@ -62,6 +62,14 @@ def thin(loss: Sequence[float], validation: Sequence[float], first: int, most: i
     validated = [row for row in range(first, end) if not math.isnan(validation[row])]
     chosen |= set(validated[:: max(1, -(-len(validated) // most))])
     return sorted(chosen)
+
+
+def _number(value: object) -> float:
+    """Return a value as a number; NaN: it is none, or too large for one."""
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def _known(value: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 import secrets
@@ -43,6 +44,8 @@ class Gate:
         self._app = app
         self._token = token
         self._secure = secure
+        # A browser has one cookie of a name for all ports of a host, and several pages may be behind these.
+        self._cookie = f"luwu-watch-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -50,13 +53,12 @@ class Gate:
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
-        cookie = f"luwu-watch-{scope['server'][1] if scope.get('server') else 0}"  # cookies do not know ports
         bearer = connection.headers.get("authorization", "").removeprefix("Bearer ")
-        if self._is_token(connection.cookies.get(cookie, "")) or self._is_token(bearer):
+        if self._is_token(connection.cookies.get(self._cookie, "")) or self._is_token(bearer):
             await self._app(scope, receive, send)
         elif self._is_token(connection.query_params.get("token", "")):
             response: Response = RedirectResponse(scope["path"], status_code=303)
-            response.set_cookie(cookie, self._token, httponly=True, samesite="strict", secure=self._secure)
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", secure=self._secure)
             await response(scope, receive, send)
         else:
             await Response(status_code=403)(scope, receive, send)
@@ -80,8 +82,10 @@ class Follower:
         self._changed = changed
 
     async def follow(self) -> None:
-        """Look at the run once, then every second while somebody watches."""
+        """Look at the run every second while somebody watches."""
         while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.pages > 0)
             try:
                 await asyncio.to_thread(self.run.refresh)
             except Exception:
@@ -90,8 +94,6 @@ class Follower:
                 self.turn += 1
                 self._changed.notify_all()
             await asyncio.sleep(LOOK_SECONDS)
-            async with self._changed:
-                await self._changed.wait_for(lambda: self.pages > 0)
 
 
 class Pages:
@@ -112,7 +114,7 @@ class Pages:
         """List the runs, also those that have come since the last time."""
         await self._look_for_runs()
         return JSONResponse([
-            {"id": number, "name": follower.run.name, "where": follower.run.where, "live": follower.run.state["live"]}
+            {"id": number, "name": follower.run.name, "live": await asyncio.to_thread(follower.run.seems_live)}
             for number, follower in enumerate(self._followers)
         ])  # fmt: skip
 

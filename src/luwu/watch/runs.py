@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,14 +16,11 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.launch.asking import ask_run
 from luwu.launch.run_paths import RunPaths
-from luwu.observe.binding import RECENT, binding_sentence
-from luwu.observe.metrics import row_of
-from luwu.watch.alerts import AlertFile
+from luwu.observe.binding import binding_sentence
 from luwu.watch.columns import Columns
 from luwu.watch.disks import look_at_disks
-from luwu.watch.logs import Logs
+from luwu.watch.folder import WatchedFolder
 from luwu.watch.state import Sample, run_record
-from luwu.watch.tails import Tail
 
 MOST_POINTS = 3000
 """Rows of a run that a page gets at once; longer runs are thinned."""
@@ -33,14 +29,18 @@ LOOK_SECONDS = 1.0
 """Time between two looks at a run that somebody watches."""
 
 
+_NO_ROWS = Columns()
+
+
 @dataclass(frozen=True)
 class Cursor:
-    """Everything that a page has got of a run: rows of which reading of the file, lines of logs, names of blocks."""
+    """Everything that a page has got of a run: rows of which reading of the file, lines of logs, and names."""
 
     restarts: int = -1
     rows: int = 0
     lines: int = 0
-    names: tuple[str, ...] | None = None
+    block_names: tuple[str, ...] = ()
+    settings: Mapping[str, Any] | None = None
 
 
 class WatchedRun:
@@ -56,61 +56,70 @@ class WatchedRun:
         self, where: str, credentials: Credentials | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.where = where
-        self.folder = None if where.startswith(SCHEME) else Path(where)
-        self.name = where if self.folder is None else self.folder.absolute().name
+        self._folder = None if where.startswith(SCHEME) else WatchedFolder(Path(where))
+        self.name = where if self._folder is None else Path(where).absolute().name
         self._credentials = credentials
         self._clock = clock
         self._lock = threading.Lock()
-        self._tail = None if self.folder is None else Tail(RunPaths(self.folder).metrics_path)
-        self._logs = None if self.folder is None else Logs(self.folder)
-        self._alerts = None if self.folder is None else AlertFile(RunPaths(self.folder))
-        self._columns = Columns()
-        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT + 1)
-        self._restarts = 0
-        self._settings: dict[str, Any] = {}
-        self._stores: list[Path] = []
         self._block_names: tuple[str, ...] = ()
         self._sample: Sample | None = None
         self._state: dict[str, Any] = {"live": False, "why": "not asked yet"}
 
     def refresh(self) -> None:
         """Read what is new in the folder, and ask the server."""
+        unreadable = ""
         with self._lock:
-            self._read_folder()
+            try:
+                if self._folder is not None:
+                    self._folder.refresh()
+            except OSError as error:
+                unreadable = f"{error.filename}: cannot be read: {error.strerror}"
         state, names, sample = self._ask()
+        if unreadable and not state["live"]:
+            state["why"] = unreadable
         with self._lock:
             self._state, self._sample = state, sample
             self._block_names = names or self._block_names
 
+    def seems_live(self) -> bool:
+        """Return True where the run is under way, as far as can be known without a question to its server."""
+        return self._folder is None or self._folder.seems_live()
+
     def update(self, cursor: Cursor) -> tuple[dict[str, Any], Cursor]:
         """Return what a page has not got yet, as JSON can hold it, and its next cursor."""
         with self._lock:
-            anew = cursor.restarts != self._restarts
-            first = 0 if anew else cursor.rows
-            lines = [] if self._logs is None else self._logs.since(cursor.lines)
-            record: dict[str, Any] = {
+            folder = self._folder
+            restarts = 0 if folder is None else folder.restarts
+            columns = _NO_ROWS if folder is None else folder.columns
+            anew = cursor.restarts != restarts
+            record = {
                 "anew": anew,
-                "rows": self._columns.thinned(first, MOST_POINTS),
-                "log": [line._asdict() for line in lines],
+                "rows": columns.thinned(0 if anew else cursor.rows, MOST_POINTS),
+                "log": [] if folder is None else [line._asdict() for line in folder.logs.since(cursor.lines)],
                 "state": self._state,
                 "binding": self.binding,
             }
-            if anew:
-                record["settings"] = self._settings
-            if cursor.names != self._block_names:
-                record["block_names"] = list(self._block_names)
-            count = 0 if self._logs is None else self._logs.count
-            return record, Cursor(self._restarts, len(self._columns), count, self._block_names)
+            lines = 0 if folder is None else folder.logs.count
+            now = Cursor(restarts, len(columns), lines, self._block_names, self.settings)
+            for name in ("block_names", "settings"):
+                if getattr(now, name) != getattr(cursor, name):
+                    record[name] = getattr(now, name)
+            return record, now
 
     @property
     def recent(self) -> Sequence[Mapping[str, Any]]:
         """Last rows of metrics.jsonl."""
-        return list(self._recent)
+        return [] if self._folder is None else list(self._folder.recent)
 
     @property
     def binding(self) -> str:
         """Sentence on the part that binds the run's steps now; empty where it is not under way, or nobody knows."""
-        return binding_sentence(self.recent) if self._state["live"] else ""
+        if not self._state["live"]:
+            return ""
+        try:
+            return binding_sentence(self.recent)
+        except (TypeError, ValueError, LookupError, ArithmeticError):  # rows of another version, or damaged ones
+            return ""
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -120,41 +129,19 @@ class WatchedRun:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Settings by table and name, such as ``run.steps``."""
-        return self._settings
-
-    def _read_folder(self) -> None:
-        if self.folder is None or self._tail is None or self._logs is None or self._alerts is None:
-            return
-        while True:
-            lines = self._tail.lines()
-            if self._tail.restarts != self._restarts:
-                self._restarts, self._columns = self._tail.restarts, Columns()
-                self._recent.clear()
-            if not lines:
-                break
-            for line in lines:
-                row = row_of(line)
-                if row is not None:
-                    self._columns.append(row)
-                    self._recent.append(row)
-        self._logs.refresh()
-        for alert in self._alerts.refresh():
-            self._logs.add(alert)
-        if not self._settings:
-            tables = _tables_of(self.folder)
-            self._settings = flat(tables)
-            self._stores = _stores_of(self.folder, tables)
+        return {} if self._folder is None else self._folder.settings
 
     def _ask(self) -> tuple[dict[str, Any], tuple[str, ...], Sample]:
-        now = Sample(self._clock(), disks=look_at_disks(self._stores))
+        folder = self._folder
+        now = Sample(self._clock(), disks=look_at_disks([] if folder is None else folder.stores))
         try:
             reply = ask_run(self.where, self._credentials, look=True)
         except LuwuError as error:
-            ended = self.folder is not None and isinstance(error, ConfigError)
+            ended = folder is not None and isinstance(error, ConfigError)
             return {"live": False, "why": "not under way" if ended else str(error)}, (), now
         now = replace(now, figures=dict(reply.figures))
-        shares = _shares_of(self.recent[-1]) if self._recent else []
-        alerts = [] if self._alerts is None else list(self._alerts.standing.values())
+        shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
+        alerts = [] if folder is None else list(folder.alerts.standing.values())
         return run_record(reply, self._sample, now, shares) | {"alerts": alerts}, tuple(reply.block_names), now
 
 
@@ -206,29 +193,6 @@ def _folders_in(place: Path) -> list[str]:
 def _is_run(folder: Path) -> bool:
     run = RunPaths(folder)
     return any(path.exists() for path in (run.metrics_path, run.config_path, folder / SOCKET_NAME))
-
-
-def _tables_of(folder: Path) -> Mapping[str, Any]:
-    try:
-        return RunPaths(folder).saved_settings() or {}
-    except (LuwuError, OSError):
-        return {}
-
-
-def _stores_of(folder: Path, tables: Mapping[str, Any]) -> list[Path]:
-    run = tables.get("run")
-    named = run.get("stores") if isinstance(run, Mapping) else None
-    return [Path(store) for store in named if isinstance(store, str)] if named else [folder / "store"]
-
-
-def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of tables by ``table.name``."""
-    return {
-        f"{table}.{name}": value if isinstance(value, int | float | str | bool) else str(value)
-        for table, values in tables.items()
-        if isinstance(values, Mapping)
-        for name, value in values.items()
-    }
 
 
 def _shares_of(row: Mapping[str, Any]) -> list[int]:

@@ -22,11 +22,12 @@ function makeRun(listed, index) {
 
 function take(run, record) {
   if (record.anew) {
-    Object.assign(run, { rows: record.rows, settings: record.settings, log: [] });
+    Object.assign(run, { rows: record.rows, log: [] });
   } else {
     for (const [name, values] of Object.entries(record.rows)) run.rows[name].push(...values);
   }
-  if (record.block_names) run.blockNames = record.block_names;
+  run.blockNames = record.block_names ?? run.blockNames;
+  run.settings = record.settings ?? run.settings;
   run.state = record.state;
   run.binding = record.binding;
   run.log = keepLog(run.log, record.log);
@@ -59,7 +60,7 @@ function show(record) {
   showWorkers(main);
   showStore(main);
   if (!record || record.anew || record.log.length) showLog(main);
-  if (!record || record.anew) showSettings(here);
+  if (!record || record.settings) showSettings(here);
   if (!record || record.anew || record.rows.step.length) charts.draw(here);
 }
 

@@ -1,0 +1,107 @@
+"""The files of a run folder as `luwu watch` follows them: rows, settings, logs and alerts."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from luwu.control.frames import SOCKET_NAME
+from luwu.core.errors import LuwuError
+from luwu.launch.run_paths import RunPaths
+from luwu.observe.binding import RECENT
+from luwu.observe.metrics import row_of
+from luwu.watch.alerts import AlertFile
+from luwu.watch.columns import Columns
+from luwu.watch.logs import Logs
+from luwu.watch.tails import Tail
+
+FRESH_SECONDS = 60.0
+"""A run whose server is elsewhere counts as under way while its last row is younger."""
+
+
+class WatchedFolder:
+    """A run folder.
+
+    Attributes:
+        columns: rows of metrics.jsonl.
+        restarts: number of times that metrics.jsonl was found to be another file.
+        recent: its last rows.
+        logs: lines of its logs, alerts among them.
+        alerts: alerts, those that stand.
+        settings: its settings by ``table.name``.
+        stores: folders of its store.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._paths = RunPaths(path)
+        self._rows = Tail(self._paths.metrics_path)
+        self._settings_of = 0.0  # time of the file that they were read from
+        self.columns = Columns()
+        self.restarts = 0
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT + 1)
+        self.logs = Logs(path)
+        self.alerts = AlertFile(self._paths)
+        self.settings: dict[str, Any] = {}
+        self.stores = [path / "store"]
+
+    def refresh(self) -> None:
+        """Read what is new; raises OSError for a file that cannot be read."""
+        while lines := self._rows.lines():
+            self._notice_restart()
+            for line in lines:
+                row = row_of(line)
+                if row is not None:
+                    self.columns.append(row)
+                    self.recent.append(row)
+        self._notice_restart()
+        self.logs.refresh()
+        for alert in self.alerts.refresh():
+            self.logs.add(alert)
+        self._read_settings()
+
+    def seems_live(self) -> bool:
+        """Return True where a server answers at the folder's socket, or where a row was written a moment ago."""
+        with closing(socket.socket(socket.AF_UNIX)) as asking:
+            try:
+                asking.connect(str(self._paths.path / SOCKET_NAME))
+                return True
+            except OSError:  # also of a path that is too long for a socket
+                pass
+        try:
+            return time.time() - self._paths.metrics_path.stat().st_mtime < FRESH_SECONDS
+        except OSError:
+            return False
+
+    def _notice_restart(self) -> None:
+        if self._rows.restarts != self.restarts:
+            self.restarts, self.columns = self._rows.restarts, Columns()
+            self.recent.clear()
+
+    def _read_settings(self) -> None:
+        try:
+            written = self._paths.config_path.stat().st_mtime
+            if written == self._settings_of:
+                return
+            tables = self._paths.saved_settings() or {}
+        except (LuwuError, OSError):  # there is none, or it is damaged, which the run's own start says
+            return
+        self._settings_of, self.settings = written, flat(tables)
+        run = tables.get("run")
+        named = run.get("stores") if isinstance(run, Mapping) else None
+        if named:
+            self.stores = [Path(store) for store in named if isinstance(store, str)]
+
+
+def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of tables by ``table.name``."""
+    return {
+        f"{table}.{name}": value if isinstance(value, int | float | str | bool) else str(value)
+        for table, values in tables.items()
+        if isinstance(values, Mapping)
+        for name, value in values.items()
+    }
