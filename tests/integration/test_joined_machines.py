@@ -30,6 +30,7 @@ from harness.training import (
     wait_for_line,
     wait_for_steps,
 )
+from luwu.launch.asking import ask_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -150,6 +151,9 @@ def test_what_a_machine_loses_another_takes(
     lost, stays = machines.offer("b"), machines.offer("c")
     waiting = [machines.offer("d")] if spare else []
     wait_for_steps(machines.folder, "run", 8)
+    assert [(list(each.ranks), each.waits) for each in ask_run(str(machines.folder / "run")).machines] == [
+        ([0], 0), ([1], 0), *[([], 1)] * spare,
+    ]  # fmt: skip
     lose(lost)
     if lose is leave:
         waiting = [machines.join("d")]

@@ -20,8 +20,10 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
 from luwu.launch.joining import parse_job
 from luwu.launch.last_attempts import make_room, read_attempts
+from luwu.launch.machine_words import machine_text
 from luwu.launch.machines import MODEL_CONFIG, READ_BYTES, Machines, files_of
 from luwu.launch.settings import Settings
+from luwu.server.launchers import Machine
 from luwu.server.participants import LauncherMember
 
 RECORD = {
@@ -262,3 +264,33 @@ def test_files_beside_a_runs_own_are_neither_given_nor_taken(
             lambda name, offset: {"corpus.json": b"{}", "corpus.bin": b"abc"}[name][offset:],
             lambda *counts: None, NO_WAIT,
         )  # fmt: skip
+
+
+def test_machines_are_told_with_the_workers_that_they_run_or_wait_for(here: Here) -> None:
+    here.publish()
+    assert here.machines.machines() == []
+    first = offer(here.machines, "a", 2)
+    offer(here.machines, "b", 2)
+    joined = launcher("c")
+    here.machines.join(joined)
+    peer = "10.0.0.2:4000"
+    assert here.machines.machines() == [
+        Machine("a", peer, (1, 2), 0), Machine("b", peer, (), 2), Machine("c", peer, (), 0),
+    ]  # fmt: skip
+    here.machines.tell(first, 1, json.dumps({"kind": "result", "values": {}}))
+    assert here.machines.machines()[0].ranks == (2,)
+    here.machines.go(first)
+    assert here.machines.machines()[0] == Machine("b", peer, (2,), 0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "waits", "words"),
+    [
+        ([2], 0, "machine a (10.0.0.2:4000): runs worker 2"),
+        ([1, 2], 0, "machine a (10.0.0.2:4000): runs workers 1 and 2"),
+        ([], 1, "machine a (10.0.0.2:4000): waits to run 1 worker in the place of lost ones"),
+        ([], 0, "machine a (10.0.0.2:4000): runs no worker now"),
+    ],
+)
+def test_a_machine_in_words(ranks: list[int], waits: int, words: str) -> None:
+    assert machine_text("a", "10.0.0.2:4000", ranks, waits) == words

@@ -13,6 +13,7 @@ from luwu.cli.terminal import say
 from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core.words import counted
+from luwu.launch.machine_words import machine_text
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
@@ -67,6 +68,10 @@ def record_of(reply: pb.StatusReply) -> dict[str, Any]:
         "unwritten": reply.unwritten,
         "since_commit_seconds": reply.since_commit_seconds,
         "present": [_worker_record(worker) for worker in reply.present],
+        "machines": [
+            {"host": each.host, "peer": each.peer, "ranks": list(each.ranks), "waits": each.waits}
+            for each in reply.machines
+        ],
     }
 
 
@@ -108,6 +113,8 @@ def lines_of(reply: pb.StatusReply) -> Iterator[str]:
         yield f"waits for {', '.join(f'worker {rank}' for rank in reply.missing)} to begin"
     for worker in reply.present:
         yield _line_of(worker)
+    for machine in reply.machines:
+        yield machine_text(machine.host, machine.peer, machine.ranks, machine.waits)
     behind = [worker for worker in reply.present if worker.behind_seconds >= TIMEOUTS.slow_worker_seconds]
     for worker in behind:
         yield (

@@ -520,7 +520,7 @@ class StatusRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., look: bool = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures", "switches")
+    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures", "switches", "machines")
     class FiguresEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +544,7 @@ class StatusReply(_message.Message):
     BLOCK_NAMES_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    MACHINES_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
     open: bool
     step: int
@@ -560,7 +561,20 @@ class StatusReply(_message.Message):
     block_names: _containers.RepeatedScalarFieldContainer[str]
     figures: _containers.ScalarMap[str, float]
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
-    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ...) -> None: ...
+    machines: _containers.RepeatedCompositeFieldContainer[MachineStatus]
+    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., machines: _Optional[_Iterable[_Union[MachineStatus, _Mapping]]] = ...) -> None: ...
+
+class MachineStatus(_message.Message):
+    __slots__ = ("host", "peer", "ranks", "waits")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    peer: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    waits: int
+    def __init__(self, host: _Optional[str] = ..., peer: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., waits: _Optional[int] = ...) -> None: ...
 
 class SwitchStatus(_message.Message):
     __slots__ = ("name", "address", "parent")

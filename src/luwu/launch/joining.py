@@ -30,7 +30,8 @@ from luwu.launch.fetching import fetch_files
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess, problem_in
-from luwu.launch.machines import MODEL_CONFIG, workers_text
+from luwu.launch.machine_words import workers_text
+from luwu.launch.machines import MODEL_CONFIG
 from luwu.launch.processes import WorkerProcesses, ended_from_outside
 from luwu.launch.reports import error_report
 from luwu.launch.restarts import Restarts

@@ -17,11 +17,13 @@ from luwu.data.tokenizer import TOKENIZER_FILE
 from luwu.launch.folder import RunFolder, config_file
 from luwu.launch.job import Job
 from luwu.launch.last_attempts import LastAttempts, is_record
+from luwu.launch.machine_words import workers_text
 from luwu.launch.places import Grant, Places
 from luwu.launch.reports import reported_error
 from luwu.launch.run_reports import Report
 from luwu.launch.settings import Settings
 from luwu.launch.words import checked_report, parse_report
+from luwu.server.launchers import Machine
 from luwu.server.participants import LauncherMember
 
 READ_BYTES = 1 << 20
@@ -162,6 +164,14 @@ class Machines:
             self._on_report(left[0], {"kind": "stage", "text": "waiting for another machine", "detail": ""})
         self._say_all(said)
 
+    def machines(self) -> list[Machine]:
+        """Return the machines of the launchers that have joined, in their order."""
+        with self._lock:
+            return [
+                Machine(each.host, each.peer, self._places.held_by(each), self._places.offered_by(each))
+                for each in self._here
+            ]
+
     def read(self, name: str, offset: int) -> bytes:
         """Return the next bytes of a file that launchers were told of; raises ConfigError for another."""
         path = self._files.get(name)
@@ -238,9 +248,3 @@ def _failed(launcher: LauncherMember, rank: int, words: Report) -> LuwuError:
     except WorkerLostError as damaged:
         error = damaged
     return type(error)(f"on {printable(launcher.host)}: {error}")
-
-
-def workers_text(ranks: Iterable[int]) -> str:
-    """Return "worker 2" or "workers 2 and 3"."""
-    *others, last = map(str, ranks)
-    return f"workers {', '.join(others)} and {last}" if others else f"worker {last}"

@@ -55,6 +55,14 @@ class Places:
         """Return the launcher that runs a worker; None: nobody does, or it has finished."""
         return next((launcher for launcher, ranks in self._held.items() if rank in ranks), None)
 
+    def held_by(self, launcher: Hashable) -> tuple[int, ...]:
+        """Return the workers that a launcher runs and that have not finished, ascending."""
+        return tuple(sorted(self._held.get(launcher, ())))
+
+    def offered_by(self, launcher: Hashable) -> int:
+        """Return the number of workers that a launcher offers to run and has not got."""
+        return self._waiting.get(launcher, 0)
+
     def offer(self, launcher: Hashable, workers: int) -> list[Grant]:
         """Take a launcher's offer; return the places that are given away now, to it or to those before it."""
         self._waiting[launcher] = workers

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from luwu.core.errors import ConfigError
 from luwu.server.participants import LauncherMember
+
+
+class Machine(NamedTuple):
+    """A machine whose launcher has joined.
+
+    Attributes:
+        host: its name, as it says itself.
+        peer: its address.
+        ranks: workers that it runs and that have not done their work, ascending.
+        waits: number of workers that it offers to run in the place of lost ones.
+    """
+
+    host: str
+    peer: str
+    ranks: tuple[int, ...]
+    waits: int
 
 
 class Launchers(Protocol):
@@ -19,6 +35,9 @@ class Launchers(Protocol):
 
     def go(self, launcher: LauncherMember) -> None:
         """Note that a launcher has gone."""
+
+    def machines(self) -> list[Machine]:
+        """Return the machines of the launchers that have joined, in their order."""
 
     def read(self, name: str, offset: int) -> bytes:
         """Return the next bytes of a file that was named to launchers; none at its end."""
@@ -43,6 +62,10 @@ class NoLaunchers:
 
     def go(self, launcher: LauncherMember) -> None:
         """Do nothing: none was taken in."""
+
+    def machines(self) -> list[Machine]:
+        """Return nothing: none was taken in."""
+        return []
 
     def read(self, name: str, offset: int) -> NoReturn:
         """Refuse, because no file was named."""

@@ -213,6 +213,8 @@ class NetworkService(ControlService[Any]):
         for switch in self._runs.present_switches():
             address = str(HostPort(switch.address, switch.port))
             reply.switches.add(name=switch.name, address=address, parent=switch.parent)
+        for machine in self._launchers.machines():
+            reply.machines.add(host=machine.host, peer=machine.peer, ranks=machine.ranks, waits=machine.waits)
         reply.proof = proof
         return reply
 

@@ -130,6 +130,10 @@ def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares
         "traffic": traffic(before, now),
         "sent_again": sent_again(before, now),
         "switches": [{"name": each.name, "address": each.address, "parent": each.parent} for each in reply.switches],
+        "machines": [
+            {"host": each.host, "peer": each.peer, "ranks": list(each.ranks), "waits": each.waits}
+            for each in reply.machines
+        ],
         "disks": disk_records(before, now),
         "server_memory_bytes": now.figures.get("luwu_server_memory_bytes"),
     }

@@ -8,6 +8,7 @@ from typing import Any
 from luwu.core.progress import BlockView
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
+from luwu.launch.machine_words import machine_text
 from luwu.watch.runs import WatchedRun
 
 _SIGNS = dict(zip(BlockView, ".r-o+uw#", strict=True))
@@ -55,6 +56,8 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
         pushed = "" if worker["pushed"] is None else f", {counted(worker['pushed'], 'block')} pushed"
         yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
     yield f"  {_rates(state['traffic'])}"
+    for machine in state["machines"]:
+        yield f"  {machine_text(machine['host'], machine['peer'], machine['ranks'], machine['waits'])}"
     for switch in state["switches"]:
         parent = f", below switch {switch['parent']}" if switch["parent"] else ""
         yield f"  {switch['name']} at {switch['address']}{parent}"

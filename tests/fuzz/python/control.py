@@ -179,6 +179,9 @@ class _Runs:
         self.participants = Participants()
         self.run = _Run(initialised=True)
 
+    def present_switches(self) -> list[Any]:
+        return []
+
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
         self.run = _Run(initialised=rank % 2 == 0)
         self.run.progress.expect(rank)

@@ -143,6 +143,10 @@ export function showStore(run) {
     "packets sent again": state.sent_again == null ? null : `${figure(100 * state.sent_again, 2)} %`,
     "server's memory, as planned": bytes(state.server_memory_bytes),
   });
+  byId("machine-table").hidden = !state.machines.length;
+  fillRows(byId("machines"), state.machines.map((each) => ({
+    cells: [each.host, each.peer, each.ranks.join(", ") || "none", each.waits ? `${each.waits} workers` : "none"],
+  })));
   byId("switch-table").hidden = !state.switches.length;
   fillRows(byId("switches"), state.switches.map((each) => ({
     cells: [each.name, each.address, each.parent ? `switch ${each.parent}` : "none named"],
