@@ -8,10 +8,11 @@ import sys
 import pytest
 from tests.unit.stand_in import python_of
 
+from luwu.core.exits import Exit
 from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job
+from luwu.launch.job import Job
 from luwu.launch.processes import Ended, WorkerProcesses, worker_environment
 from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings, build_settings
@@ -176,7 +177,7 @@ def test_only_rank_0_is_asked_to_stop(start_workers):
 
 def test_the_server_going_first_is_nobodys_fault(start_workers):
     words = '{"type": "ServerError", "message": "gone"}'
-    workers = start_workers(f"sys.stderr.write('luwu error {words}'); sys.exit({EXIT_SERVER_LOST})")
+    workers = start_workers(f"sys.stderr.write('luwu error {words}'); sys.exit({Exit.SERVER_LOST})")
     workers.wait(90)
     assert str(workers.error()) == "gone"
 
@@ -278,7 +279,7 @@ def test_a_worker_says_that_its_job_is_damaged(tmp_path):
     workers = WorkerProcesses(RunFolder(tmp_path), 1)
     try:
         workers.wait(90)
-        assert workers.failed() == [Ended(0, EXIT_FAILED)]
+        assert workers.failed() == [Ended(0, Exit.FAILED)]
         error = workers.error()
     finally:
         workers.kill()

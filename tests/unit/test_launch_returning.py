@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST
+from luwu.core.exits import Exit
 from luwu.launch.processes import Ended, ended_from_outside
 from luwu.launch.restarts import Restarts
 from luwu.launch.returning import Returning
 
-LOST, BROKEN, KILLED = EXIT_SERVER_LOST, EXIT_FAILED, -9
+LOST, BROKEN, KILLED = Exit.SERVER_LOST, Exit.FAILED, -9
 
 
 class Clock:

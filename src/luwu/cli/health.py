@@ -9,6 +9,7 @@ import typer
 
 from luwu.cli.setting_flags import option_of
 from luwu.control.credentials import CredentialSettings
+from luwu.core.exits import Exit
 
 
 def health(
@@ -30,4 +31,4 @@ def health(
     status = check_health(url, Credentials(tls=tls))
     typer.echo(f"{url} {status}" + (": a disk is full; the server's log says which" if status == "paused" else ""))
     if status not in ("serving", "paused"):
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.FAILED)

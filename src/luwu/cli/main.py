@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -17,6 +18,7 @@ from luwu.cli.evaluate import evaluate
 from luwu.cli.export import export
 from luwu.cli.generate import generate
 from luwu.cli.health import health
+from luwu.cli.help import explain
 from luwu.cli.importing import import_model
 from luwu.cli.launch import app as launch
 from luwu.cli.link import link
@@ -31,31 +33,14 @@ from luwu.cli.terminal import GO_BACK, keep_names_whole, say
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
 from luwu.cli.watch import watch
-from luwu.core.errors import (
-    AuthenticationError,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    LuwuError,
-    ManifestMismatchError,
-    MemoryBudgetError,
-    StoreCorruptError,
-)
+from luwu.core.errors import ConfigError, LuwuError, StoreCorruptError
 from luwu.core.room import is_full, no_room
 from luwu.core.words import printable
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors come as exceptions; read when gRPC is first imported
 
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-BAD_INPUT = (
-    AuthenticationError,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    ManifestMismatchError,
-    MemoryBudgetError,
-)
+UsageError: Any = typer.BadParameter.__base__
+"""Typer's error of an option or an argument; its name is in a private module."""
 
 
 def remedy(error: LuwuError) -> str:
@@ -65,6 +50,30 @@ def remedy(error: LuwuError) -> str:
     from luwu.store.snapshots import may_help
 
     return f"\n{GO_BACK}; `luwu store verify` says how much is damaged" if may_help(str(error)) else ""
+
+
+def hint(error: type[LuwuError]) -> str:
+    """Return the words at the end of an error that lead to its page."""
+    return f"(luwu help {error.code})"
+
+
+def fail(error: LuwuError) -> NoReturn:
+    """Write an error to standard error, and end the command."""
+    from luwu.core.error_pages import pages
+
+    sys.stderr.write(f"luwu: {printable(str(error))}{remedy(error)} {hint(type(error))}\n")
+    raise typer.Exit(pages()[error.code].exit) from None
+
+
+@contextmanager
+def usage_hints() -> Iterator[None]:
+    """Context manager: an error of usage leads to its page, too."""
+    try:
+        yield
+    except UsageError as error:
+        text = f"{error.format_message()} {hint(ConfigError)}"
+        error.format_message = lambda: text
+        raise
 
 
 class Commands(TyperGroup):
@@ -81,22 +90,26 @@ class Commands(TyperGroup):
         if "--help" in context.args:
             keep_names_whole()
         try:
-            return super().invoke(context)
+            with usage_hints():
+                return super().invoke(context)
         except LuwuError as error:
-            sys.stderr.write(f"luwu: {printable(str(error))}{remedy(error)}\n")
-            raise typer.Exit(EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED) from None
+            fail(error)
         except OSError as error:
             if not is_full(error):
                 raise
-            sys.stderr.write(f"luwu: {no_room(error.filename or 'a file', error)}\n")
-            raise typer.Exit(EXIT_FAILED) from None
+            fail(no_room(error.filename or "a file", error))
+
+    def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Read the options before the command's name."""
+        with usage_hints():
+            return super().parse_args(context, args)
 
 
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    add_completion=False,
+    epilog="`luwu help CODE` explains an error, and `luwu help exit` lists exit statuses.",
     pretty_exceptions_enable=False,
 )
 
@@ -136,6 +149,7 @@ app.command()(doctor)
 app.command()(plan)
 app.command()(link)
 app.command()(simulate)
+app.command("help")(explain)
 
 if __name__ == "__main__":
     app()

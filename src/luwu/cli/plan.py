@@ -9,13 +9,13 @@ import typer
 
 from luwu.cli.setting_flags import Given, setting_flags
 from luwu.cli.terminal import add_rows, say, say_rows
+from luwu.core.exits import Exit
 from luwu.plan.choices import ChoiceGroups, Choices
 
 if TYPE_CHECKING:
     from luwu.plan.planning import Plan, Request
     from luwu.plan.report import Rows
 
-EXIT_DOES_NOT_FIT = 1
 HERE = "this machine"
 
 
@@ -83,7 +83,7 @@ def plan(
         draw_plan(found, chart)
     show(found, budget, peers, layout, as_json)
     if not found.fits:
-        raise typer.Exit(EXIT_DOES_NOT_FIT)
+        raise typer.Exit(Exit.FAILED)
 
 
 def refuse_beside_measured(given: dict[str, bool]) -> None:
@@ -127,7 +127,7 @@ def plan_this_machine(
     else:
         print_sections(sections(found, suggested, store, budget, link, endurance))
     if found.misses:
-        raise typer.Exit(EXIT_DOES_NOT_FIT)
+        raise typer.Exit(Exit.FAILED)
 
 
 def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:

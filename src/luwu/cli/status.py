@@ -12,13 +12,12 @@ from luwu.cli.setting_flags import option_of
 from luwu.cli.terminal import say
 from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import TIMEOUTS
+from luwu.core.exits import Exit
 from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
-
-EXIT_FAILED_RUN = 1
 
 
 def status(
@@ -51,7 +50,7 @@ def status(
         for line in lines_of(reply):
             say(line)
     if reply.failure:
-        raise typer.Exit(EXIT_FAILED_RUN)
+        raise typer.Exit(Exit.FAILED)
 
 
 def record_of(reply: pb.StatusReply) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from luwu.cli.terminal import GO_BACK, say, say_rows
+from luwu.core.exits import Exit
 from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.store.upkeep import StoreInfo
-
-EXIT_DAMAGED = 1
 
 Folders = Annotated[
     list[Path], typer.Argument(help="the folders of the store, in the order of --store; or a run folder")
@@ -68,7 +67,7 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     else:
         say(f"{read}: every checksum of a chunk is right" if report.findings else f"{read}: every checksum is right")
     if report.damaged or report.findings:
-        raise typer.Exit(EXIT_DAMAGED)
+        raise typer.Exit(Exit.FAILED)
 
 
 @app.command()

@@ -13,6 +13,7 @@ import typer
 
 from luwu.cli.setting_flags import Given, option_of, setting_flags
 from luwu.control.credentials import CredentialSettings
+from luwu.core.exits import Exit
 from luwu.core.settings import flag_of
 from luwu.launch.settings import Settings
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from luwu.launch.outcome import Outcome
 
 PLAIN_DATA = "agree to a server's udp, unencrypted, although there are certificates; LUWU_PLAIN_DATA=1 does the same"
-EXIT_STOPPED = 130
-"""Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
-
 
 OF_THE_SERVER = (
     "stores", "memory", "endurance", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds", "listen",
@@ -111,7 +109,7 @@ def join_training(server: ServerAccess, run: Path | None, own: dict[str, Any]) -
     with choose_display(Console(), 1) as display:
         stopped = join_run(server, workers, own, run, display)
     if stopped:
-        raise typer.Exit(EXIT_STOPPED)
+        raise typer.Exit(Exit.STOPPED)
 
 
 def refuse_beside_server(given: dict[str, Any]) -> None:
@@ -209,7 +207,7 @@ def run_training(
         draw_plots(console, settings, folder, outcome, outcome.corpus)
     tell(console, settings, folder, outcome)
     if outcome.stopped:
-        raise typer.Exit(EXIT_STOPPED)
+        raise typer.Exit(Exit.STOPPED)
 
 
 def check_others(settings: Settings) -> None:

@@ -61,6 +61,8 @@ def log_room(wait: RoomWait | None) -> None:
 class WaitStoppedError(LuwuError):
     """Raised when the wait for room on a full disk is stopped because somebody asked for an end."""
 
+    code = "LUWU-208"
+
 
 class Room:
     """Retries writes that find a disk full, for a limited time, and reports the pauses.

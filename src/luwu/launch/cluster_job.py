@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from luwu.core.errors import ConfigError
+from luwu.core.exits import SIGNALLED, Exit
 from luwu.core.words import counted
-
-SIGNALLED = range(129, 193)
-"""Exit statuses by which a shell says that a signal ended a program: 128 and the signal's number."""
 
 NOT_LAUNCHED = range(233, 241)
 """Exit statuses of srun when a node does not answer: the low 8 bits of Slurm's communication errors, 1001 to 1008."""
@@ -138,7 +136,7 @@ class ClusterJob:
             return self._move_or_requeue(place, nodes)
         if status == 0:
             del self._places[rank]
-            return [] if self._places else self._end(Finish(0))
+            return [] if self._places else self._end(Finish(Exit.DONE))
         if status in NOT_LAUNCHED:
             why = f"{place.node} does not answer"
             return self._move(place, nodes, why) or [replace(place, pause_seconds=LAUNCH_SECONDS, why=why)]

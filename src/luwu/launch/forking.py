@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from luwu.launch.job import EXIT_FAILED
+from luwu.core.exits import Exit
 from luwu.launch.reports import REPORT_DESCRIPTOR
 from luwu.launch.starting import die_with
 
@@ -104,7 +104,7 @@ class _Forking:
         except OSError as error:  # too many processes or files
             with suppress(OSError):
                 os.write(descriptors[0] if descriptors else 2, f"no process for a worker: {error}\n".encode())
-            self._tell(number=number, status=EXIT_FAILED)
+            self._tell(number=number, status=Exit.FAILED)
             return False
 
     def _fork(self, number: int) -> bool:
@@ -115,7 +115,7 @@ class _Forking:
             try:
                 self._begin(number)
             except BaseException:
-                os._exit(EXIT_FAILED)  # it is no template, so it must not go on as one
+                os._exit(Exit.FAILED)  # it is no template, so it must not go on as one
             return True
         try:
             self._events.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, number))

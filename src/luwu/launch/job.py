@@ -12,17 +12,12 @@ from pydantic import BaseModel, Field, ValidationError
 from luwu.control.credentials import Credentials, TlsFiles, find_credentials
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.exits import Exit
 from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.settings import Settings
 
 _WRITES_IT = "start luwu train again, which writes the file"
-
-EXIT_FAILED = 1
-"""A worker's exit status after an error of its own; its log says which."""
-
-EXIT_SERVER_LOST = 3
-"""A worker's exit status when the server or another worker ended first. It is not the cause of anything."""
 
 ERROR_MARK = "luwu error "
 """Mark of the log's line with the typed error that ended a worker; JSON follows: {"type": ..., "message": ...}."""
@@ -122,4 +117,4 @@ def read_job(path: Path) -> Job:
         return Job.read(path)
     except ConfigError as error:
         write_error(error)
-        raise SystemExit(EXIT_FAILED) from None
+        raise SystemExit(Exit.FAILED) from None

@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.exits import Exit
 from luwu.core.room import NO_WAIT, Room, SayRoom, log_room
 from luwu.data.corpus import Corpus
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, read_job, write_error
+from luwu.launch.job import read_job, write_error
 from luwu.launch.processes import LOG_LINES, Ended, read_tail
 from luwu.launch.reports import (
     REPORT_DESCRIPTOR,
@@ -118,8 +119,8 @@ def main() -> int:
         write_error(error)
         with suppress(ServerError):  # the launcher may have ended
             report(error_report(error))
-        return EXIT_FAILED
-    return 0
+        return Exit.FAILED
+    return Exit.DONE
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from luwu.core.errors import LuwuError, WorkerLostError
+from luwu.core.exits import Exit
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_SERVER_LOST
 from luwu.launch.reports import Report, reported_error
 from luwu.launch.starting import ReportingProcess, start_reporting
 from luwu.launch.template import Template
@@ -65,7 +65,7 @@ class Ended:
 
 def ended_from_outside(ended: Sequence[Ended]) -> bool:
     """Return True if workers ended because of something else than an error of their own, and any did."""
-    return bool(ended) and all(each.status < 0 or each.status == EXIT_SERVER_LOST for each in ended)
+    return bool(ended) and all(each.status < 0 or each.status == Exit.SERVER_LOST for each in ended)
 
 
 class WorkerProcesses:
@@ -155,7 +155,7 @@ class WorkerProcesses:
     def error(self) -> LuwuError:
         """Return the first worker's failure that no other caused: its own error, or its end and its log."""
         failures = self.failed()
-        causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
+        causes = [ended for ended in failures if ended.status != Exit.SERVER_LOST]
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)
         text = read_tail(log)

@@ -19,8 +19,8 @@ from types import FrameType
 
 from luwu.control.address import HostPort, parse_url
 from luwu.core.errors import ConfigError, ServerError
+from luwu.core.exits import SIGNAL_BASE, SIGNALLED, Exit
 from luwu.launch.cluster_job import (
-    SIGNALLED,
     WORKER_RETURN_SECONDS,
     Action,
     ClusterJob,
@@ -137,7 +137,7 @@ class SlurmRun:
         if isinstance(end, Finish):
             return end.status
         self._slurm.requeue()
-        return 0
+        return Exit.DONE
 
     def _follow(self, job: ClusterJob) -> Finish | Requeue:
         nodes: Sequence[str] = self._slurm.begun_with
@@ -269,7 +269,7 @@ class SlurmRun:
 def status_of(step: subprocess.Popen[str]) -> int:
     """Wait for a step; return its exit status as a shell gives it."""
     status = step.wait()
-    return 128 - status if status < 0 else status
+    return SIGNAL_BASE - status if status < 0 else status
 
 
 def end_step(step: subprocess.Popen[str], seconds: float, may_go_on: Callable[[], bool] = lambda: False) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from luwu.core.exits import Exit
 from luwu.core.room import Room, create
-from luwu.launch.job import EXIT_SERVER_LOST
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe
 
 
@@ -94,4 +94,4 @@ def die_with(parent: int) -> None:
     """Have the kernel kill this process when the process that started it dies."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
-        os._exit(EXIT_SERVER_LOST)
+        os._exit(Exit.SERVER_LOST)

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from luwu.core.errors import LuwuError
+from luwu.core.exits import Exit
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import write_error
 from luwu.launch.local import LocalRun
@@ -175,9 +176,9 @@ def main() -> int:
             LocalRun(wanted.settings, folder, watch).run()
     except LuwuError as error:
         write_error(error)
-        return 1
+        return Exit.FAILED
     sys.stdout.write(watch.result(folder.path / "store").model_dump_json() + "\n")
-    return 0
+    return Exit.DONE
 
 
 if __name__ == "__main__":

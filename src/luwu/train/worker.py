@@ -10,10 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.exits import Exit
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
 from luwu.launch.forking import become_worker
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
+from luwu.launch.job import read_job, write_error
 from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
 from luwu.session.session import choose_place
 from luwu.train.worker_log import wait_for_room_in_log
@@ -42,7 +43,7 @@ def main() -> int:
     """
     stop = StopRequest()
     if not become_worker(prepare):
-        return 0
+        return Exit.DONE
     job = read_job(Path(sys.argv[1]))
     rank, workers = choose_place(None, None)
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
@@ -56,8 +57,8 @@ def main() -> int:
         write_error(error)
         with suppress(ServerError):  # the launcher may have ended
             report(error_report(error))
-        return EXIT_SERVER_LOST if isinstance(error, (ServerError, WorkerLostError)) else EXIT_FAILED
-    return 0
+        return Exit.SERVER_LOST if isinstance(error, (ServerError, WorkerLostError)) else Exit.FAILED
+    return Exit.DONE
 
 
 if __name__ == "__main__":
