@@ -58,11 +58,17 @@ def test_the_objects_figures_are_those_of_the_modules() -> None:
         ("8x2x8", {}, "to be the 64 workers, found 128"),
         ("8x2x4@best", {}, "expected a known name, found 'best'"),
         ("8x2x4", {"micro_batch": 5}, "expected a multiple of replicas x micro-batch"),
+        ("16x2x2", {}, "over the GPUs of one host, at most 8, found 16"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused(text: str, choices: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         lay_out(plan(**choices), text)
+
+
+def test_gpus_without_nvlink_reach_each_other_over_their_links_to_the_host() -> None:
+    with_nvlink, without = (lay_out(plan(**gpu), "8x2x4").alone.seconds for gpu in ({}, {"gpu": "rtx-4090"}))
+    assert 0 < with_nvlink < without < float("inf")
 
 
 def test_one_machine_has_no_layout() -> None:

@@ -105,6 +105,11 @@ def lay_out(plan: Plan, text: str) -> Layout:
             f"layout: expected tensor x pipeline x data to be the {cluster.workers} workers, found "
             f"{tensor * pipeline * data} of {text}; choose other numbers, or --workers {tensor * pipeline * data}"
         )
+    if tensor > cluster.host.gpus:
+        raise ConfigError(
+            f"layout: expected tensor parallelism over the GPUs of one host, at most {cluster.host.gpus}, found "
+            f"{tensor} of {text}; choose a smaller first number, or a --cluster whose hosts have more"
+        )
     how = Parallelism(tensor, pipeline, run.micro_batch or 1, schedule.name, schedule.default_parts)
     alone = parallel_step(model, cluster, run.batch, how)
     rows = run.batch // data

@@ -98,13 +98,17 @@ def stage_seconds(model: ModelShape, cluster: Cluster, how: Parallelism) -> Part
     )
 
 
+def _peer_rate(cluster: Cluster) -> float:
+    """Return the rate between GPUs of one host: NVLink's, or that of their links to the host."""
+    return cluster.gpu.peer_rate * NVLINK_SHARE.value or cluster.gpu.host_rate
+
+
 def _tensor_reduce(model: ModelShape, cluster: Cluster, how: Parallelism) -> float:
     if how.tensor == 1:
         return 0.0
     payload = 2.0 * how.micro_batch * model.sequence * model.hidden
     steps = 2 * (how.tensor - 1)
-    rate = cluster.gpu.peer_rate * NVLINK_SHARE.value
-    return payload * steps / how.tensor / rate + steps * NVLINK_HOP_SECONDS.value
+    return payload * steps / how.tensor / _peer_rate(cluster) + steps * NVLINK_HOP_SECONDS.value
 
 
 def _hop_seconds(model: ModelShape, cluster: Cluster, how: Parallelism) -> float:
@@ -113,11 +117,11 @@ def _hop_seconds(model: ModelShape, cluster: Cluster, how: Parallelism) -> float
     across = payload / how.tensor / (cluster.link_rate * RDMA_SHARE.value)
     if how.tensor == 1:
         return across
-    return across + payload * (how.tensor - 1) / how.tensor / (cluster.gpu.peer_rate * NVLINK_SHARE.value)
+    return across + payload * (how.tensor - 1) / how.tensor / _peer_rate(cluster)
 
 
 def _replica_rate(cluster: Cluster, how: Parallelism) -> float:
     """Return the rate of a ring over replicas: those of one host use its links together."""
     together = max(1, cluster.host.gpus // how.tensor)
     links = cluster.link_rate * RDMA_SHARE.value * together
-    return min(links, cluster.gpu.peer_rate * NVLINK_SHARE.value) if together > 1 else links
+    return min(links, _peer_rate(cluster)) if together > 1 else links
