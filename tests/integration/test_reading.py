@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from tests.documented_keys import check_keys
 from tests.unit.corpora import story, tokenizer_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 from typer.testing import CliRunner
@@ -84,6 +85,7 @@ def test_a_run_is_measured_as_its_end_measured_it(folder):
     code, output, error = luwu("eval", folder / "run", "--json")
     assert code == 0, error
     found = json.loads(output)
+    check_keys("eval", found)
     assert f"validation loss {found['loss']:.3f} nats" in (folder / "output").read_text()
     assert found["step"] == 6 and found["windows"] == 8 and found["seq"] == 32 and found["tokens"] == 256
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.documented_keys import check_keys
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
@@ -284,6 +285,8 @@ def test_the_command_prints_tables_and_json(monkeypatch, tmp_path):
     told = json.loads(CliRunner().invoke(app, [*flags, "--json", "--tokens", "1M"]).stdout)
     assert told["fits"] is True
     assert told["machine"]["disk"]["mixed_rate"] == 1.5e9
+    check_keys("plan --measured", told | {"link": None})
+    assert f"{told['tokens_per_second']:,.0f} tokens/s" in shown.output and told["suggested"]["command"] in shown.output
     assert told["budget"]["days"] == pytest.approx(1e6 / told["tokens_per_second"] / 86400)
 
 

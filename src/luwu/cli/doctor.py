@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from luwu.cli.terminal import AsJson, add_rows, say_json
+
 
 def doctor(
     store: Annotated[Path, typer.Option(help="folder that the store would go to")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    as_json: AsJson = False,
     report: Annotated[Path | None, typer.Option(help="write a new file for an issue instead; it has no keys")] = None,
     run: Annotated[Path | None, typer.Option(help="with --report: run folder that the issue is about")] = None,
 ) -> None:
@@ -20,14 +22,12 @@ def doctor(
     and, with `--run`, the settings, last figures and file sizes of a run. Keys and texts are left out. Read it before
     you send it.
     """
-    import json
     from dataclasses import asdict
 
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from luwu.cli.terminal import add_rows
     from luwu.probe.machine import examine
 
     if report is not None:
@@ -42,7 +42,7 @@ def doctor(
         raise ConfigError("--run: expected --report beside it")
     findings = examine(store)
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+        say_json([asdict(finding) for finding in findings])
         return
     table = Table(box=None, pad_edge=False)
     for column in ("", "what", "found", "what that costs"):

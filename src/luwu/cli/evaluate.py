@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from luwu.cli.generate import Device, Memory, Snapshot, Source, check_device
-from luwu.cli.terminal import say
+from luwu.cli.terminal import AsJson, say, say_json
 from luwu.core.words import counted
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def evaluate(
     snapshot: Snapshot = None,
     memory: Memory = None,
     device: Device = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON instead")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure loss, bits per byte and perplexity, streaming the model through memory block by block.
 
@@ -44,7 +44,6 @@ def evaluate(
 
     Exit status: 0 measured, 1 the store is in use or damaged, 2 settings that cannot work.
     """
-    import json
     from dataclasses import asdict
 
     from luwu.data.tokenizer import ByteTokenizer
@@ -60,7 +59,7 @@ def evaluate(
     with readable.open(memory=memory, device=device, micro_batch=rows_inside(seq)) as model:
         found = score(model, readable.step, tokens, bytes_per_token, seq=seq, windows=windows, batch=batch)
     if as_json:
-        typer.echo(json.dumps(asdict(found)))
+        say_json(asdict(found), indent=None)
         return
     unit = "byte" if isinstance(readable.tokenizer, ByteTokenizer) else "token"
     say(f"{readable.name}: step {found.step}, {counted(found.windows, 'sequence')} of {found.seq} tokens")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from luwu.cli.terminal import say
+from luwu.cli.terminal import AsJson, say, say_json
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.core.words import counted
 
@@ -31,6 +31,7 @@ def export(
     disk_full_wait_seconds: Annotated[
         float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
     ] = DISK_FULL_WAIT_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Stream a store's committed step into safetensors, a chunk at a time; `from_pretrained` loads imported models.
 
@@ -43,6 +44,8 @@ def export(
 
     Exit status: 0 exported, 1 the store is damaged or in use or the disk is full, 2 settings that cannot work.
     """
+    from dataclasses import asdict
+
     from luwu.cli.progress import progress_bar, store_folders
     from luwu.core.errors import ConfigError
     from luwu.core.quantities import parse_size
@@ -57,7 +60,7 @@ def export(
     given = {name: value for name, value in settings.items() if value is not None}
     room = Room(disk_full_wait_seconds)
     if dcp:
-        write_dcp(folders, target, given, dtype, model, room)
+        write_dcp(folders, target, given, dtype, model, room, as_json=as_json)
         return
     if given:
         raise ConfigError(f"--{next(iter(given)).replace('_', '-')}: expected --dcp with it, found safetensors")
@@ -75,12 +78,17 @@ def export(
             progress=progress,
             room=room,
         )
+    loads = (target / CONFIG_NAME).is_file()
+    if as_json:
+        facts = asdict(report)
+        say_json({"files": facts.pop("shards"), **facts, "config": loads})
+        return
     kept = f"; {report.kept} of them already there" if report.kept else ""
     say(
         f"{target}: step {report.step}, {report.parameters:,} parameters, {bytes_text(report.nbytes)} in "
         f"{counted(report.shards, 'file')}{kept}"
     )
-    if not (target / CONFIG_NAME).is_file():
+    if not loads:
         say(
             f"no {CONFIG_NAME}: the store has none, as its model was not imported, so from_pretrained cannot load "
             f"{target}; safetensors.torch.load_file loads its files, and luwu generate reads what luwu train trained"
@@ -88,9 +96,18 @@ def export(
 
 
 def write_dcp(
-    folders: list[Path], target: Path, settings: dict[str, Any], dtype: str | None, model: Path | None, room: Room
+    folders: list[Path],
+    target: Path,
+    settings: dict[str, Any],
+    dtype: str | None,
+    model: Path | None,
+    room: Room,
+    *,
+    as_json: bool,
 ) -> None:
     """Export for torch.distributed.checkpoint, and say what was written."""
+    from dataclasses import asdict
+
     from luwu.cli.progress import progress_bar
     from luwu.core.errors import ConfigError
     from luwu.core.units import bytes_text
@@ -100,4 +117,7 @@ def write_dcp(
         raise ConfigError("--dcp: expected neither --model nor another --dtype than float32, which it always writes")
     with progress_bar("export") as progress:
         report = export_dcp(folders, target, settings=settings, progress=progress, room=room)
+    if as_json:
+        say_json(asdict(report))
+        return
     say(f"{target}: step {report.step}, {report.parameters:,} parameters, {bytes_text(report.nbytes)}")

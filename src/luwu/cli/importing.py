@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from luwu.cli.terminal import say
+from luwu.cli.terminal import AsJson, say, say_json
 from luwu.core.room import DISK_FULL_WAIT_SECONDS
 from luwu.optim.table import OPTIMIZERS
 
@@ -38,6 +38,7 @@ def import_model(
     disk_full_wait_seconds: Annotated[
         float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
     ] = DISK_FULL_WAIT_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
@@ -46,6 +47,8 @@ def import_model(
 
     Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
     """
+    from dataclasses import asdict
+
     from luwu.cli.progress import progress_bar
     from luwu.core.room import Room
     from luwu.launch.settings import parse_block_dtypes
@@ -63,7 +66,9 @@ def import_model(
             progress=progress,
             room=Room(disk_full_wait_seconds),
         )
-    if report.finished_before:
+    if as_json:
+        say_json(asdict(report))
+    elif report.finished_before:
         say(f"{store[0]}: was imported from there before; nothing to do")
     else:
         say(f"{store[0]}: {report.parameters:,} parameters, step {report.step}")

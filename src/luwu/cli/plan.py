@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli.setting_flags import Given, setting_flags
-from luwu.cli.terminal import add_rows, say, say_rows
+from luwu.cli.terminal import AsJson, add_rows, say, say_json, say_rows
 from luwu.core.exits import Exit
 from luwu.plan.choices import ChoiceGroups, Choices
 
@@ -53,7 +53,7 @@ def plan(
         typer.Option(help="with --measured: HOST:PORT where luwu link answers", rich_help_panel=HERE),
     ] = None,
     chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan a run: memory, disk, traffic, time and money.
 
@@ -99,8 +99,6 @@ def plan_this_machine(
     choices: Choices, store: Path | None, link_to: str | None, budget: float | None, as_json: bool
 ) -> None:
     """Measure, plan, and print."""
-    import json
-
     from luwu.cli.progress import stages
     from luwu.control.address import parse_host_port
     from luwu.core.units import parse_endurance
@@ -123,7 +121,7 @@ def plan_this_machine(
         found = measure_and_plan(request, place, say)
     suggested = suggest(found)
     if as_json:
-        typer.echo(json.dumps(describe(found, suggested, store, budget, link, endurance), indent=1))
+        say_json(describe(found, suggested, store, budget, link, endurance))
     else:
         print_sections(sections(found, suggested, store, budget, link, endurance))
     if found.misses:
@@ -144,8 +142,6 @@ def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:
 
 def show(found: Plan, budget: float | None, with_peers: bool, layout: str | None, as_json: bool) -> None:
     """Print tables, or one JSON object."""
-    import json
-
     from luwu.plan.comparison import compare
     from luwu.plan.layouts import lay_out
     from luwu.plan.report import as_json as describe
@@ -159,7 +155,7 @@ def show(found: Plan, budget: float | None, with_peers: bool, layout: str | None
             described["peers"] = [row.as_json() for row in compared]
         if laid_out is not None:
             described["layout"] = laid_out.as_json()
-        typer.echo(json.dumps(described, indent=1))
+        say_json(described)
         return
     print_sections(sections(found, budget) | ({} if laid_out is None else {"the layout": laid_out.rows()}))
     if with_peers:

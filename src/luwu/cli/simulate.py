@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from luwu.cli.setting_flags import Given, setting_flags
-from luwu.cli.terminal import say_rows
+from luwu.cli.terminal import AsJson, say_json, say_rows
 from luwu.core.words import counted
 from luwu.plan.choices import Choices
 from luwu.plan.simulation.scenario import ORDERS, SimulationGroups
@@ -27,14 +27,12 @@ def simulate(
     given: Given,
     trace: Annotated[Path | None, typer.Option(help="write a trace for ui.perfetto.dev into this JSON file")] = None,
     picture: Annotated[Path | None, typer.Option(help="draw the last step into this file (png, svg, pdf)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play some steps of a run on workers, links, a tree of switches and servers with disks.
 
     The code that decides in a run decides here, too: what the server reads ahead and evicts, what workers pull ahead.
     """
-    import json
-
     from luwu.core.durability import EACH_STEP
     from luwu.core.errors import ConfigError
     from luwu.plan.requests import make_request, one_of
@@ -53,7 +51,7 @@ def simulate(
     if picture is not None:
         draw_timeline(played, picture)
     if as_json:
-        typer.echo(json.dumps(describe(played), indent=1))
+        say_json(describe(played))
     else:
         print_played(played)
 

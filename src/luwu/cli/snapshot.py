@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from luwu.cli.store import Folders
+from luwu.cli.terminal import AsJson, say_json
 
 Step = Annotated[int, typer.Option("--step", min=0, help="committed step of the snapshot; see luwu snapshot list")]
 
@@ -14,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="Take, show, restore and remove sna
 
 
 @app.command()
-def take(folders: Folders) -> None:
+def take(folders: Folders, as_json: AsJson = False) -> None:
     """Take a snapshot of the last committed step, also of a store that is trained on: nobody waits for it.
 
     Nothing is copied. The snapshot takes room as the store changes, up to one version of its trainable parameters and
@@ -25,15 +26,16 @@ def take(folders: Folders) -> None:
     from luwu.cli.progress import store_folders
     from luwu.store.snapshots import take as take_one
 
-    typer.echo(f"snapshot of step {take_one(store_folders(folders))}")
+    step = take_one(store_folders(folders))
+    if as_json:
+        say_json({"step": step})
+        return
+    typer.echo(f"snapshot of step {step}")
 
 
 @app.command("list")
-def list_all(
-    folders: Folders, as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False
-) -> None:
+def list_all(folders: Folders, as_json: AsJson = False) -> None:
     """Show a store's snapshots: step, time, and the room that nothing else shares."""
-    import json
     from dataclasses import asdict
 
     from luwu.cli.progress import store_folders
@@ -42,7 +44,7 @@ def list_all(
 
     found = snapshots(store_folders(folders))
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=1, default=str))
+        say_json([asdict(each) for each in found])
         return
     if not found:
         typer.echo("no snapshots; luwu snapshot take makes one")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli.setting_flags import option_of
-from luwu.cli.terminal import say
+from luwu.cli.terminal import AsJson, say, say_json
 from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core.exits import Exit
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def status(
     where: Annotated[str, typer.Argument(help="luwu://HOST:PORT of a server, or a run folder of this machine")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+    as_json: AsJson = False,
     key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
     tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
     tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
@@ -35,8 +35,6 @@ def status(
     Exit status: 0 the run is under way or waits for its workers, 1 it has failed or nobody answers, 2 arguments that
     cannot work.
     """
-    import json
-
     from luwu.control.address import SCHEME
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.launch.asking import ask_run
@@ -45,7 +43,7 @@ def status(
     tls = tls_files(tls_cert, tls_key, tls_ca) if of_url else None
     reply = ask_run(where, find_credentials(key_file=key_file, tls=tls) if of_url else None)
     if as_json:
-        say(json.dumps(record_of(reply), indent=1))
+        say_json(record_of(reply))
     else:
         for line in lines_of(reply):
             say(line)

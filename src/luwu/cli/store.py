@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from luwu.cli.terminal import GO_BACK, say, say_rows
+from luwu.cli.terminal import GO_BACK, AsJson, say, say_json, say_rows
 from luwu.core.exits import Exit
 from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.store.upkeep import StoreInfo
+    from luwu.store.verifying import VerifyReport
 
 Folders = Annotated[
     list[Path], typer.Argument(help="the folders of the store, in the order of --store; or a run folder")
@@ -26,10 +27,9 @@ app = typer.Typer(no_args_is_help=True, help="Look after a store.")
 def info(
     folders: Folders,
     snapshot: Snapshot = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Describe a store, even while it is trained on."""
-    import json
     from dataclasses import asdict
 
     from luwu.cli.progress import store_folders
@@ -38,25 +38,39 @@ def info(
 
     found = look(snapshot_folders(store_folders(folders), snapshot))
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=1, default=str))
+        say_json(asdict(found))
         return
     print_info(found)
 
 
 @app.command()
-def verify(folders: Folders, snapshot: Snapshot = None) -> None:
+def verify(folders: Folders, snapshot: Snapshot = None, as_json: AsJson = False) -> None:
     """Read all of the committed step and compare every checksum.
 
     Exit status: 0 everything is right, 1 a chunk or a commit record is damaged. The first damaged chunk is named, and
     all are counted.
     """
+    from dataclasses import asdict
+
     from luwu.cli.progress import progress_bar, store_folders
-    from luwu.core.units import bytes_text
-    from luwu.store.snapshots import may_help, snapshot_folders
+    from luwu.store.snapshots import snapshot_folders
     from luwu.store.verifying import verify as read_all
 
     with progress_bar("verify") as progress:
         report = read_all(snapshot_folders(store_folders(folders), snapshot), progress)
+    if as_json:
+        say_json(asdict(report))
+    else:
+        print_report(report)
+    if report.damaged or report.findings:
+        raise typer.Exit(Exit.FAILED)
+
+
+def print_report(report: VerifyReport) -> None:
+    """Print what was read, and what is damaged."""
+    from luwu.core.units import bytes_text
+    from luwu.store.snapshots import may_help
+
     rate = report.nbytes / max(report.seconds, 1e-9) / 1e6
     read = f"step {report.step}: {bytes_text(report.nbytes)} in {counted(report.chunks, 'chunk')}, {rate:.0f} MB/s"
     for finding in report.findings:
@@ -66,12 +80,10 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
         say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}{way_back}")
     else:
         say(f"{read}: every checksum of a chunk is right" if report.findings else f"{read}: every checksum is right")
-    if report.damaged or report.findings:
-        raise typer.Exit(Exit.FAILED)
 
 
 @app.command()
-def compact(folders: Folders) -> None:
+def compact(folders: Folders, as_json: AsJson = False) -> None:
     """Give the disk back the room of the versions that are not committed: nearly half of a store.
 
     No value is lost, and training may continue: it takes the room again when it starts. The store cannot go back by one
@@ -81,7 +93,11 @@ def compact(folders: Folders) -> None:
     from luwu.core.units import bytes_text
     from luwu.store.upkeep import compact as give_back
 
-    say(f"{bytes_text(give_back(store_folders(folders)))} given back")
+    given_back = give_back(store_folders(folders))
+    if as_json:
+        say_json({"given_back_bytes": given_back})
+        return
+    say(f"{bytes_text(given_back)} given back")
 
 
 def model_text(found: StoreInfo) -> str:

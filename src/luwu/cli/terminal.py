@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from luwu.core.words import printable
+
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text; docs/json.md lists its keys")]
+"""Option of every command that prints facts."""
 
 GO_BACK = "Where `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it"
 """Advice on a damaged store."""
@@ -19,6 +24,19 @@ OPTION_CELLS = 6
 def say(text: str, *, end: bool = True) -> None:
     """Write text to standard output; ``end``: with the end of the line."""
     typer.echo(printable(text), nl=end)
+
+
+def say_json(facts: Any, *, indent: int | None = 1) -> None:
+    """Write facts as JSON; numbers that are not finite, which JSON does not have, are null."""
+    say(json.dumps(_finite(facts), indent=indent, default=str))
+
+
+def _finite(facts: Any) -> Any:
+    if isinstance(facts, dict):
+        return {name: _finite(value) for name, value in facts.items()}
+    if isinstance(facts, (list, tuple)):
+        return [_finite(value) for value in facts]
+    return None if isinstance(facts, float) and not math.isfinite(facts) else facts
 
 
 def say_rows(rows: Sequence[tuple[str, str]], least_width: int = 0) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from luwu.cli.terminal import AsJson, say_json
+
 
 def tokenizer(
     text: Annotated[
@@ -20,6 +22,7 @@ def tokenizer(
     text_field: Annotated[
         str, typer.Option(help="field of JSONL, and column of Parquet, that holds the text")
     ] = "text",
+    as_json: AsJson = False,
 ) -> None:
     """Train a byte-level BPE, as GPT-2's is, for `luwu train --tokenizer` and for Hugging Face's tokenizers.
 
@@ -28,6 +31,7 @@ def tokenizer(
     end, so Ctrl-C is safe.
     """
     import signal
+    from dataclasses import asdict
 
     from rich.console import Console
 
@@ -38,7 +42,7 @@ def tokenizer(
 
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out}: expected a file in a folder that exists, found none; make the folder first")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, stderr=as_json)
     with console.status("reading the text") as status:
 
         def show(done: float, total: float) -> None:
@@ -58,6 +62,9 @@ def tokenizer(
             )
         finally:
             signal.signal(signal.SIGINT, before)
+    if as_json:
+        say_json({"out": str(out), **asdict(trained), "bytes_per_token": trained.bytes_per_token})
+        return
     console.print(
         printable(f"{out}: {trained.vocabulary:,} tokens, trained on {size(trained.train_bytes)}"), markup=False
     )
