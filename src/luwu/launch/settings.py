@@ -124,7 +124,7 @@ class RunSettings(DiskSettings, ComputeSettings):
     metrics: MetricsPlace = ""
     """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
     log: tuple[LogTarget, ...] = ()
-    """other places for each step's figures: tensorboard, trackio or wandb; tensorboard:FOLDER, trackio:PROJECT"""
+    """other places for each step's figures: tensorboard, trackio, wandb, opentelemetry; or trackio:PROJECT"""
     on_alert: OnAlert = ""
     """command that is run, or http(s) URL that is posted to, for each alert; it gets the alert as JSON"""
 

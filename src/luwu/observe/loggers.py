@@ -1,4 +1,4 @@
-"""Loggers: where a run's figures go beside metrics.jsonl, for TensorBoard, trackio, or Weights & Biases.
+"""Loggers: where a run's figures go beside metrics.jsonl, for TensorBoard, trackio, Weights & Biases, or OpenTelemetry.
 
 A logger's package is imported when a run begins, and only if the run has that logger.
 """
@@ -19,6 +19,7 @@ from pydantic import AfterValidator
 
 from luwu.core.errors import ConfigError
 from luwu.observe.meter import StepRecord
+from luwu.observe.opentelemetry import OpenTelemetry
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +129,11 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-KINDS: dict[str, type[TensorBoard] | type[Trackio] | type[WeightsAndBiases]] = {
+KINDS: dict[str, type[TensorBoard] | type[Trackio] | type[WeightsAndBiases] | type[OpenTelemetry]] = {
     "tensorboard": TensorBoard,
     "trackio": Trackio,
     "wandb": WeightsAndBiases,
+    "opentelemetry": OpenTelemetry,
 }
 
 
@@ -153,12 +155,21 @@ LogTarget = Annotated[str, AfterValidator(check_target)]
 
 
 def check_packages(targets: Sequence[str]) -> None:
-    """Raise ConfigError for the first logger whose package is not installed."""
+    """Raise ConfigError for the first logger whose package, or the exporter of OpenTelemetry, is not installed."""
     for target in targets:
         name, _ = _name_and_place(target)
         package = KINDS[name].package
-        if importlib.util.find_spec(package) is None:
+        if not _is_installed(package):
             raise ConfigError(f"log: {name} needs the package {package}, found none; pip install 'luwu[{name}]'")
+        if name == "opentelemetry":
+            OpenTelemetry.check()
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False
 
 
 class Loggers:

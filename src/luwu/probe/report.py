@@ -18,7 +18,8 @@ from luwu.probe.machine import examine
 
 PACKAGES = (
     "luwu", "torch", "numpy", "grpcio", "protobuf", "pydantic", "typer", "transformers", "tokenizers", "peft",
-    "pyarrow", "prometheus-client", "tensorboardX", "trackio", "wandb", "ray", "lightning", "accelerate",
+    "pyarrow", "prometheus-client", "tensorboardX", "trackio", "wandb", "opentelemetry-sdk", "ray", "lightning",
+    "accelerate",
 )  # fmt: skip
 VARIABLES = (
     "LUWU_", "CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH", "LD_PRELOAD", "MALLOC_", "SLURM_JOB_ID",
