@@ -269,6 +269,11 @@ def test_an_error_leaves_standard_output_empty(tmp_path: Path) -> None:
     assert run("store", "info", str(tmp_path), "--json") == (Exit.FAILED, "")
 
 
+def test_a_report_is_no_json(tmp_path: Path) -> None:
+    assert run("doctor", "--report", str(tmp_path / "report"), "--json") == (Exit.BAD_INPUT, "")
+    assert not (tmp_path / "report").exists()
+
+
 def commands() -> dict[str, Any]:
     """All commands by their words."""
     found: dict[str, Any] = {}

@@ -28,17 +28,18 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
+    from luwu.core.errors import ConfigError
     from luwu.probe.machine import examine
 
     if report is not None:
         from luwu.probe.report import write_report
 
+        if as_json:
+            raise ConfigError("--json: expected none beside --report, which writes a file; leave one out")
         write_report(report, store, run)
         typer.echo(f"written to {report}; read it before you send it: it names folders of this machine")
         return
     if run is not None:
-        from luwu.core.errors import ConfigError
-
         raise ConfigError("--run: expected --report beside it")
     findings = examine(store)
     if as_json:
