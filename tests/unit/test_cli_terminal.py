@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -16,6 +17,7 @@ from luwu.cli.generate import Output
 from luwu.cli.main import app
 from luwu.cli.terminal import add_rows, say, say_rows
 from luwu.cli.train import tell
+from luwu.cli.watch import _show_here
 from luwu.core.units import bytes_text
 from luwu.core.words import counted, printable
 from luwu.data.corpus import Corpus
@@ -186,3 +188,15 @@ def test_a_busy_port_is_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith(f"luwu: cannot listen at {place}: Address already in use;"), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_the_runs_in_a_terminal_as_it_ends_their_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("time.sleep", interrupt)
+    try:
+        _show_here(SimpleNamespace(runs=list))
+    except KeyboardInterrupt:
+        pytest.fail("it went on to the command, which would end with 130")

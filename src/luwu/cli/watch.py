@@ -56,6 +56,7 @@ def _show_here(places: Places) -> None:
     """Show the runs until Ctrl-C; where the output is no terminal, once."""
     import sys
     import time
+    from contextlib import suppress
 
     from rich.live import Live
     from rich.text import Text
@@ -73,7 +74,7 @@ def _show_here(places: Places) -> None:
     if not sys.stdout.isatty():
         say(look())
         return
-    with Live(auto_refresh=False) as live:
+    with suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
         while True:
             live.update(Text(printable(look())), refresh=True)
             time.sleep(LOOK_SECONDS)
