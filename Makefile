@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz wheels lint format proto drawings bench bench-check clean
+.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz wheels lint format proto drawings docs bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src harness tests benchmarks examples tools
@@ -60,6 +60,9 @@ proto: setup ## Write the control plane's Python modules from control.proto anew
 
 drawings: ## Draw docs/*.svg from docs/*.dot; needs graphviz
 	@python3 tools/drawings.py
+
+docs: setup ## The documentation site, into build/docs; works without a network
+	@tools/docs.sh
 
 bench: setup ## Run every benchmark beside its peers; results go to benchmarks/results
 	@$(BIN)/python tools/bench.py

@@ -43,7 +43,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         params: a parallelized model, or parameter groups as torch takes them, covering its trainable parameters.
         defaults: default settings of the groups.
         max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it
-            as torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
+            as ``torch.nn.utils.clip_grad_norm_`` does; ``math.inf`` only measures it. None: no clipping.
         max_skipped: number of steps rolled back in a row that raises NonFiniteError; with a scaled loss only those
             count whose scale was 1 or less.
 

@@ -1,0 +1,29 @@
+"""Sphinx's settings for the documentation site; `tools/site/build.py` has what Sphinx reads."""
+
+from importlib.metadata import version as version_of
+
+project = "LuWu"
+author = "the authors of LuWu"
+version = release = version_of("luwu")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "index"
+smartquotes = False  # texts stay as they are written
+
+myst_enable_extensions = ["html_image"]
+myst_heading_anchors = 4  # GitHub's names, which the pages' links use
+
+# Docstrings mark names and commands with single backquotes: names of the reference become links, the rest is code.
+default_role = "py:obj"
+napoleon_use_ivar = True  # attributes that a class lists and properties are not described twice by Sphinx
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_mock_imports = ["ray"]  # an extra that development environments do not have
+python_maximum_signature_line_length = 80
+
+html_theme = "furo"
+html_title = f"LuWu {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False

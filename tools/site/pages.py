@@ -1,0 +1,107 @@
+"""Pages of the repository as pages of the site: where each stands there, and what its links lead to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from os.path import normpath, relpath
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+FENCE = re.compile(r"^(```.*?^```[^\n]*\n?)", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(\]\(|<img[^>]*\ssrc=\")([^()\s\"]+)")
+MADE_HERE = "<!-- made from the sources: make docs -->"
+"""Place in docs/README.md for links to the pages that `reference.py` makes."""
+
+OUTSIDE = {
+    "README.md": "overview.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+"""Pages outside of docs, and their places on the site."""
+
+
+class DeadLinkError(Exception):
+    """A link of a page leads to nothing."""
+
+
+@dataclass
+class Site:
+    """The pages of a repository, and the other files that they link to.
+
+    Args:
+        root: the repository.
+        files: files that are no pages and that a page has linked to; each gets a page that shows it.
+    """
+
+    root: Path
+    files: set[str] = field(default_factory=set)
+
+    def sources(self) -> Iterator[str]:
+        """Yield the paths of all pages, from the repository's root."""
+        yield from OUTSIDE
+        yield from (path.relative_to(self.root).as_posix() for path in sorted((self.root / "docs").rglob("*.md")))
+
+    def place(self, path: str) -> str:
+        """Return the place on the site of a file or a folder of the repository; raises DeadLinkError."""
+        if path in OUTSIDE:
+            return OUTSIDE[path]
+        if path == "docs/README.md":
+            return "index.md"
+        if (self.root / path).is_dir() and path.startswith("docs/"):
+            return f"{path.removeprefix('docs/')}/index.md"
+        if not (self.root / path).is_file():
+            raise DeadLinkError(f"{path}: expected a file or a folder of pages, found none; correct the link")
+        if path.endswith(".md") and path.startswith("docs/"):
+            return path.removeprefix("docs/")
+        self.files.add(path)
+        return path.removeprefix("docs/") if path.endswith(".svg") else f"files/{path}.md"
+
+    def page(self, source: str) -> str:
+        """Return a page's text with the links of the site; raises DeadLinkError."""
+        folder, here = PurePosixPath(source).parent, PurePosixPath(self.place(source)).parent
+
+        def moved(match: re.Match[str]) -> str:
+            target, hash_mark, anchor = match[2].partition("#")
+            if re.match(r"\w+:", target):
+                if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
+                    raise DeadLinkError(f"{source}: expected http(s)://HOST/..., found {target}; correct the link")
+                return match[0]
+            if not target:
+                return match[0]
+            try:
+                place = self.place(normpath(folder / target))
+            except DeadLinkError as error:
+                raise DeadLinkError(f"{source}: {error}") from None
+            return f"{match[1]}{relpath(place, here)}{hash_mark}{anchor}"
+
+        parts = FENCE.split((self.root / source).read_text())
+        return "".join(part if FENCE.fullmatch(part) else LINK.sub(moved, part) for part in parts)
+
+    def shown(self, path: str) -> str:
+        """Return a page that shows a file of the repository."""
+        language = {".py": "python", ".toml": "toml", ".yaml": "yaml"}.get(Path(path).suffix, "text")
+        return f"---\norphan: true\n---\n\n# {path}\n\n````{language}\n{(self.root / path).read_text()}````\n"
+
+
+def with_contents(index: str, made: Iterable[tuple[str, str]]) -> str:
+    """Return the first page with a table of contents for each of its sections: the pages that its links lead to.
+
+    Args:
+        index: text of docs/README.md, with the links of the site.
+        made: titles and places of the pages that are made from the sources.
+    """
+    index = index.replace(MADE_HERE, "\n".join(f"- [{title}]({place})" for title, place in made))
+    intro, *sections = re.split(r"^(?=## )", index, flags=re.MULTILINE)
+    seen: set[str] = set()
+    texts = [intro]
+    for section in sections:
+        caption = section.partition("\n")[0].removeprefix("## ")
+        linked = [match[2].partition("#")[0] for match in LINK.finditer(section)]
+        new = [place for place in dict.fromkeys(linked) if place.endswith(".md") and place not in seen]
+        seen.update(new)
+        contents = "\n".join(place.removesuffix(".md") for place in new)
+        texts.append(f"{section.rstrip()}\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{contents}\n```\n\n")
+    return "".join(texts)
