@@ -100,7 +100,7 @@ SECTIONS = {
         "watch_cost",
     ),
     "Installing": ("first_use",),
-    "The code": ("fuzz_coverage", "structure"),
+    "The code": ("fuzz_coverage", "structure", "docs_run"),
 }
 """The sections of docs/figures.md and their benchmarks."""
 

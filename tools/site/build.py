@@ -20,16 +20,14 @@ SOURCE, OUTPUT = BUILD / "docs-source", BUILD / "docs"
 DECISIONS = "# Decisions\n\n```{toctree}\n:glob:\n\n0*\n```\n"
 
 
-def collect() -> dict[str, str]:
-    """Return everything that Sphinx reads, by place; raises DeadLinkError."""
-    site = pages.Site(ROOT)
+def collect(site: pages.Site) -> dict[str, str]:
+    """Return everything that Sphinx reads, by place."""
     made = {place: (title, text) for title, place, text in reference.pages()}
     found = {"decisions/index.md": DECISIONS, **{place: text for place, (_, text) in made.items()}}
-    for source in site.sources():
-        found[site.place(source)] = site.page(source)
+    found |= {str(site.place(source)): site.page(source) for source in site.sources()}
     found["index.md"] = pages.with_contents(found["index.md"], [(title, place) for place, (title, _) in made.items()])
     for path in sorted(site.files):
-        place = site.place(path)
+        place = str(site.place(path))
         found[place] = site.shown(path) if place.endswith(".md") else (ROOT / path).read_text()
     return found
 
@@ -47,14 +45,12 @@ def write(found: Mapping[str, str]) -> None:
 
 
 def main() -> int:
-    """Collect the pages and run Sphinx; return its exit status."""
-    try:
-        write(collect())
-    except pages.DeadLinkError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    """Collect the pages and run Sphinx; return its exit status, or 1 for a dead link."""
+    site = pages.Site(ROOT)
+    write(collect(site))
+    sys.stderr.writelines(f"{link} [dead link]\n" for link in site.dead)
     options = ["-W", "--keep-going", "-q", "-j", "auto", "-c", HERE, "-d", BUILD / "docs-trees", SOURCE, OUTPUT]
-    return sphinx([str(option) for option in options])
+    return sphinx([str(option) for option in options]) or bool(site.dead)
 
 
 if __name__ == "__main__":

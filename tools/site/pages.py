@@ -23,10 +23,6 @@ OUTSIDE = {
 """Pages outside of docs, and their places on the site."""
 
 
-class DeadLinkError(Exception):
-    """A link of a page leads to nothing."""
-
-
 @dataclass
 class Site:
     """The pages of a repository, and the other files that they link to.
@@ -34,18 +30,20 @@ class Site:
     Args:
         root: the repository.
         files: files that are no pages and that a page has linked to; each gets a page that shows it.
+        dead: links that lead nowhere, in words.
     """
 
     root: Path
     files: set[str] = field(default_factory=set)
+    dead: list[str] = field(default_factory=list)
 
     def sources(self) -> Iterator[str]:
         """Yield the paths of all pages, from the repository's root."""
         yield from OUTSIDE
         yield from (path.relative_to(self.root).as_posix() for path in sorted((self.root / "docs").rglob("*.md")))
 
-    def place(self, path: str) -> str:
-        """Return the place on the site of a file or a folder of the repository; raises DeadLinkError."""
+    def place(self, path: str) -> str | None:
+        """Return the place on the site of a file or a folder of the repository; None: there is no such thing."""
         if path in OUTSIDE:
             return OUTSIDE[path]
         if path == "docs/README.md":
@@ -53,28 +51,26 @@ class Site:
         if (self.root / path).is_dir() and path.startswith("docs/"):
             return f"{path.removeprefix('docs/')}/index.md"
         if not (self.root / path).is_file():
-            raise DeadLinkError(f"{path}: expected a file or a folder of pages, found none; correct the link")
+            return None
         if path.endswith(".md") and path.startswith("docs/"):
             return path.removeprefix("docs/")
         self.files.add(path)
         return path.removeprefix("docs/") if path.endswith(".svg") else f"files/{path}.md"
 
     def page(self, source: str) -> str:
-        """Return a page's text with the links of the site; raises DeadLinkError."""
-        folder, here = PurePosixPath(source).parent, PurePosixPath(self.place(source)).parent
+        """Return a page's text with the links of the site."""
+        folder, here = PurePosixPath(source).parent, PurePosixPath(self.place(source) or "").parent
 
         def moved(match: re.Match[str]) -> str:
             target, hash_mark, anchor = match[2].partition("#")
-            if re.match(r"\w+:", target):
-                if urlsplit(target).scheme not in ("http", "https") or not urlsplit(target).hostname:
-                    raise DeadLinkError(f"{source}: expected http(s)://HOST/..., found {target}; correct the link")
+            if not target or _is_outside(target):
                 return match[0]
-            if not target:
+            place = self.place(normpath(folder / target))
+            if place is None:
+                self.dead.append(
+                    f"{source}: expected a link to a file, a folder of pages or http(s)://HOST, found {target}"
+                )
                 return match[0]
-            try:
-                place = self.place(normpath(folder / target))
-            except DeadLinkError as error:
-                raise DeadLinkError(f"{source}: {error}") from None
             return f"{match[1]}{relpath(place, here)}{hash_mark}{anchor}"
 
         parts = FENCE.split((self.root / source).read_text())
@@ -84,6 +80,12 @@ class Site:
         """Return a page that shows a file of the repository."""
         language = {".py": "python", ".toml": "toml", ".yaml": "yaml"}.get(Path(path).suffix, "text")
         return f"---\norphan: true\n---\n\n# {path}\n\n````{language}\n{(self.root / path).read_text()}````\n"
+
+
+def _is_outside(target: str) -> bool:
+    """Return True for an address in another place. There is no network, so nobody looks if it is there."""
+    parts = urlsplit(target)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def with_contents(index: str, made: Iterable[tuple[str, str]]) -> str:
