@@ -69,6 +69,7 @@ class Runner:
 
     def _run_python(self, block: Block) -> None:
         from harness.pages.given import Given
+        from luwu.session.session import Session
 
         text = placed(block.text, self._folder)
         for large, small in SMALLER.items():
@@ -82,6 +83,9 @@ class Runner:
             found = dict(given.names_of(text))
             self._names = found | self._names
             exec(compile(text, block.name, "exec"), self._names)
+            for value in self._names.values():
+                if isinstance(value, Session):
+                    self._open.callback(value.close)
 
     def _serve_workers(self, store: Path) -> None:
         """Have a server for `luwu.connect`, as the engine of a cluster would."""

@@ -14,6 +14,9 @@ KEY = "0123456789abcdef" * 4
 SMALLER = {"8GiB": "64MiB", "32GiB": "64MiB", "10_000": "3", "seq=512": "seq=16", "1000 - ": "3 - "}
 """Sizes of the pages' Python, and those that tests have."""
 
+OWN_TOKENIZER = "of-models.json"
+"""The tokenizer of the models; a page may write another tokenizer.json."""
+
 MODEL_FOLDERS = ("llama/", "./llama", "./my-model")
 """Folders of pages that have a model of transformers."""
 
@@ -33,17 +36,18 @@ def prepare(folder: Path) -> None:
     (folder / "test.txt").write_text(TEXT[:4000])
     (folder / "job.key").write_text(f"{KEY}\n")
     (folder / "test.jsonl").write_text(f"{json.dumps({'text': TEXT[:4000]})}\n")
-    train_tokenizer([folder / "texts"], folder / "tokenizer.json", 300)
+    train_tokenizer([folder / "texts"], folder / OWN_TOKENIZER, 300)
+    (folder / "tokenizer.json").write_text((folder / OWN_TOKENIZER).read_text())
 
 
 def write_model(folder: Path) -> None:
-    """Write a model of transformers into a folder, with the tokenizer beside that."""
+    """Write a model of transformers into a folder, with its tokenizer."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     transformers.LlamaForCausalLM(small_llama()).save_pretrained(folder)
-    (folder / "tokenizer.json").write_text((folder.parent / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text((folder.parent / OWN_TOKENIZER).read_text())
 
 
 def small_llama() -> Any:

@@ -67,6 +67,8 @@ def test_every_block_says_its_language_and_runs_or_says_why_not():
         assert block.language in (*RUN, *CHECKED, *SHOWN), f"{block.name}: name the language behind the fence"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_blocks_run(tmp_path):
     """One test for all of them, because they share what pages take for granted, and what Python imports for it."""
     world.prepare(tmp_path / "first")

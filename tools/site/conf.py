@@ -1,6 +1,8 @@
 """Sphinx's settings for the documentation site; `tools/site/build.py` has what Sphinx reads."""
 
+import re
 from importlib.metadata import version as version_of
+from typing import Any
 
 project = "LuWu"
 author = "the authors of LuWu"
@@ -27,3 +29,15 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
+
+
+def shorten(
+    app: Any, what: str, name: str, thing: Any, options: Any, signature: str | None, returned: str | None
+) -> Any:
+    """Name the default timeouts in a signature instead of listing them: docs/timeouts.md has them."""
+    return re.sub(r"Timeouts\(\w+=[^()]*\)", "TIMEOUTS", signature or "") or None, returned
+
+
+def setup(app: Any) -> None:
+    """Add what this site has beside Sphinx's own."""
+    app.connect("autodoc-process-signature", shorten)

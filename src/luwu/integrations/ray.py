@@ -96,7 +96,7 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
     """Trainer of Ray Train whose training function calls `luwu.connect()` without arguments.
 
     ``FailureConfig.max_failures`` of the run says how many lost workers it bears. A loop that gives `optim.step` a
-    closure goes on where another worker was lost; see "Workers on other machines" in docs/start.md.
+    closure goes on where another worker was lost; see "A server, and programs of your own" in docs/start.md.
 
     Args:
         train_loop_per_worker: function of one worker.
