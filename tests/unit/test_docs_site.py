@@ -64,6 +64,13 @@ def test_each_page_is_in_the_first_table_of_contents_that_links_to_it():
     assert "- [Python](reference/python.md)\n" in text
 
 
+def test_every_page_is_in_the_list_of_pages():
+    site = pages.Site(ROOT)
+    linked = {match[2].partition("#")[0] for match in pages.LINK.finditer(site.page("docs/README.md"))}
+    places = {site.place(source) for source in site.sources() if not source.startswith("docs/decisions/")}
+    assert places - linked == {"index.md"}, "name the page in docs/README.md"
+
+
 def test_no_link_of_the_pages_is_dead():
     site = pages.Site(ROOT)
     for source in site.sources():
