@@ -162,7 +162,7 @@ CASES = [
     Told(
         "status",
         ("x",),
-        "luwu.control.status.ask_local_status",
+        "luwu.launch.asking.ask_run",
         pb.StatusReply(
             open=True,
             step=1200,
@@ -175,6 +175,7 @@ CASES = [
             failure="gone",
             since_commit_seconds=8.0,
             present=[pb.WorkerStatus(rank=1, behind_seconds=90.0)],
+            machines=[pb.MachineStatus(host="host2", peer="10.0.0.2", waits=5)],
         ),
         {
             "step": (1200, "step 1,200"),
@@ -187,6 +188,9 @@ CASES = [
             "present.0.rank": (1, "worker 1"),
             "present.0.behind_seconds": (90.0, "no progress for 90 s"),
             "present.0.progress": (None, "told nothing yet"),
+            "machines.0.host": ("host2", "machine host2"),
+            "machines.0.peer": ("10.0.0.2", "(10.0.0.2)"),
+            "machines.0.waits": (5, "5 workers in the place of lost ones"),
         },
         Exit.FAILED,
     ),
