@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 FENCE = re.compile(r"^```(\S*)\s*$")
@@ -89,8 +90,11 @@ def all_blocks(root: Path) -> list[Block]:
 
 
 def luwu_words(command: str) -> list[str] | None:
-    """Return the arguments of a luwu command, or None for another one; ``...`` stands for more and is left out."""
-    words = shlex.split(command)
+    """Return the arguments of a luwu command, or None for another one.
+
+    ``...`` stands for more and is left out, and so is what a pipe leads to.
+    """
+    words = list(takewhile(lambda word: word != "|", shlex.split(command)))
     while words and re.match(r"[A-Z_]+=", words[0]):
         words = words[1:]
     return [word for word in words[1:] if word != "..."] if words[:1] == ["luwu"] else None

@@ -55,7 +55,7 @@ PROMPTED = """\
 host1$ luwu a \\
     --b 'c d'   # why
 # nothing
-X=1 luwu e ...
+X=1 luwu e ... | cat -n
 ls
 ```
 """
