@@ -49,7 +49,7 @@ def main() -> int:
     site = pages.Site(ROOT)
     write(collect(site))
     sys.stderr.writelines(f"{link} [dead link]\n" for link in site.dead)
-    options = ["-W", "--keep-going", "-q", "-j", "auto", "-c", HERE, "-d", BUILD / "docs-trees", SOURCE, OUTPUT]
+    options = ["-W", "--keep-going", "-q", "-a", "-j", "auto", "-c", HERE, "-d", BUILD / "docs-trees", SOURCE, OUTPUT]
     return sphinx([str(option) for option in options]) or bool(site.dead)
 
 

@@ -4,6 +4,8 @@ import re
 from importlib.metadata import version as version_of
 from typing import Any
 
+from sphinx.util.nodes import make_refnode
+
 project = "LuWu"
 author = "the authors of LuWu"
 version = release = version_of("luwu")
@@ -38,6 +40,18 @@ def shorten(
     return re.sub(r"Timeouts\(\w+=[^()]*\)", "TIMEOUTS", signature or "") or None, returned
 
 
+def find_name(app: Any, environment: Any, node: Any, text: Any) -> Any:
+    """Find the class of another module that a docstring names, such as `StoreOptimizer`; None: it stays code."""
+    name = node.get("reftarget", "")
+    is_class = name.isidentifier() and name[0].isupper()
+    found = environment.get_domain("py").find_obj(environment, None, None, name, "obj", 1) if is_class else []
+    if len(found) != 1:
+        return None
+    _, place = found[0]
+    return make_refnode(app.builder, node["refdoc"], place.docname, place.node_id, text)
+
+
 def setup(app: Any) -> None:
     """Add what this site has beside Sphinx's own."""
     app.connect("autodoc-process-signature", shorten)
+    app.connect("missing-reference", find_name)
