@@ -68,11 +68,11 @@ def served(updating: float = 0.0, pulls: float = 0.0, states: float = 0.0) -> di
         ),
         (
             rows(0.5, (1.0, 0.5, 0.0), server=served()), [Part.PULL, Part.COMPUTE, Part.PUSH],
-            "50 % of a step waits for parameters on their way (1 s of 2 s; 2 GB/s)",
+            "67 % of a step waits for parameters on their way (1.33 s of 2 s; 2 GB/s)",
         ),
         (
-            rows(0.5, (0.25, 1.0, 0.25)), [Part.PUSH, Part.COMPUTE, Part.PULL],
-            "62 % of a step waits for gradients on their way, or for the step's end (1.25 s of 2 s; 500 MB/s)",
+            rows(0.5, (0.0, 0.3, 1.2)), [Part.PUSH, Part.COMPUTE, Part.PULL],
+            "65 % of a step waits for gradients on their way, or for the step's end (1.3 s of 2 s; 500 MB/s)",
         ),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ MOST_CHARACTERS = 100
 """Longest line, on a terminal that is wider."""
 
 
-def explain(
+def explain_error(
     topic: Annotated[
         str | None, typer.Argument(help="code of an error, such as LUWU-101; or exit, for exit statuses")
     ] = None,

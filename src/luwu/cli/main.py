@@ -15,10 +15,11 @@ from typer.core import TyperGroup
 
 from luwu.cli.doctor import doctor
 from luwu.cli.evaluate import evaluate
+from luwu.cli.explain import explain
 from luwu.cli.export import export
 from luwu.cli.generate import generate
 from luwu.cli.health import health
-from luwu.cli.help import explain
+from luwu.cli.help import explain_error
 from luwu.cli.importing import import_model
 from luwu.cli.launch import app as launch
 from luwu.cli.link import link
@@ -145,11 +146,12 @@ app.add_typer(snapshot, name="snapshot")
 app.command()(health)
 app.command()(status)
 app.command()(watch)
+app.command()(explain)
 app.command()(doctor)
 app.command()(plan)
 app.command()(link)
 app.command()(simulate)
-app.command("help")(explain)
+app.command("help")(explain_error)
 
 if __name__ == "__main__":
     app()

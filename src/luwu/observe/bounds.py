@@ -16,6 +16,10 @@ WAITED = 0.1
 """Share of blocks, or of chunks of states, that were not in memory when they were wanted, from which the disk is it."""
 
 
+SLOWER = 0.2
+"""Share of the slowest worker's own work from which its excess, and not the work, is what binds."""
+
+
 class Part(Enum):
     """A part of a step on its critical path."""
 
@@ -91,7 +95,10 @@ class Bound(NamedTuple):
 
 
 def bounds_of(step: Step) -> list[Bound]:
-    """Return the parts of a step's critical path, the longest one first; those that take no time are left out."""
+    """Return the parts of a step's critical path, the longest one first; those that take no time are left out.
+
+    A worker that is clearly slower than the others comes before the work that all have.
+    """
     found = {
         Part.COMPUTE: step.own - step.data - step.excess,
         Part.DATA: step.data,
@@ -100,9 +107,18 @@ def bounds_of(step: Step) -> list[Bound]:
     if (short := short_of(step.served)) is not None:
         found[short] = step.waits
     else:
-        found |= {Part.PULL: step.forward, Part.PUSH: step.backward + step.end}
+        pulls = step.forward + pulls_share(step) * step.backward
+        found |= {Part.PULL: pulls, Part.PUSH: step.waits - pulls}
     bounds = [Bound(part, seconds) for part, seconds in found.items() if seconds > 0]
-    return sorted(bounds, key=lambda bound: -bound.seconds)
+    work = step.own if step.excess >= SLOWER * step.own else step.excess
+    weights = {Part.WORKER: work}
+    return sorted(bounds, key=lambda bound: -weights.get(bound.part, bound.seconds))
+
+
+def pulls_share(step: Step) -> float:
+    """Return the share of a backward's bytes that are pulled: half of a step's pulls, beside all of its pushes."""
+    pulled = step.pulled_bytes / 2
+    return pulled / (pulled + step.pushed_bytes) if pulled else 0.0
 
 
 def short_of(served: Served | None) -> Part | None:

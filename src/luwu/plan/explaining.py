@@ -1,0 +1,131 @@
+"""Explanations of a run: what bound its steps, what would help, and by how much.
+
+The model of a step is the planner's: as long as the slowest of what works at the same time. It is fitted to the run:
+the slowest worker's own work takes what it took, and what the worker waited for is taken to be busy for all of the
+step. A change of that part scales its time, and then the step is as long as the longer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from luwu.core.quantities import format_size
+from luwu.launch.settings import Settings
+from luwu.observe.bounds import Bound, Part, Step, bounds_of
+from luwu.plan.disk_changes import DiskChanges
+
+LEAST_GAIN = 1.05
+"""Factor of tokens a second below which a remedy is not worth a line."""
+
+RECOMPUTE_SHARE = 0.25
+"""Share of a worker's computation that is recompute: a forward of two parts beside a backward of four."""
+
+
+class Remedy(NamedTuple):
+    """A change that would help.
+
+    Attributes:
+        name: a word for it.
+        text: the change, with its flag where there is one.
+        gain: factor of tokens a second.
+    """
+
+    name: str
+    text: str
+    gain: float
+
+
+class Explanation(NamedTuple):
+    """The steps of a run, the parts that bind them, the longest first, and the remedies, the best first."""
+
+    step: Step
+    bounds: list[Bound]
+    remedies: list[Remedy]
+
+
+def explain(step: Step, settings: Settings, changes: DiskChanges) -> Explanation:
+    """Explain a run.
+
+    Args:
+        step: mean figures of its steps.
+        settings: of the run.
+        changes: what its settings change about the disk's bytes.
+    """
+    bounds = bounds_of(step)
+    found = REMEDIES[bounds[0].part](step, settings, changes) if bounds else ()
+    remedies = [remedy for remedy in found if remedy.gain >= LEAST_GAIN]
+    return Explanation(step, bounds, sorted(remedies, key=lambda remedy: -remedy.gain))
+
+
+def _scaled(step: Step, factor: float) -> float:
+    """Return the gain where what binds the step takes ``factor`` of its time."""
+    return step.seconds / max(step.own, factor * step.seconds)
+
+
+def _larger_batch(step: Step, settings: Settings) -> Remedy:
+    """Return the gain of a batch of twice the size, which moves the same bytes."""
+    batch = 2 * settings.run.batch
+    gain = 2 * step.seconds / max(step.seconds, 2 * step.own)
+    return Remedy("batch", f"a batch of twice the size, in a new run (--batch {batch})", gain)
+
+
+def _of_disk(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
+    memory = format_size(changes.memory_bytes)
+    yield Remedy("memory", f"all of it in the server's memory (--memory {memory})", _scaled(step, changes.memory))
+    yield Remedy("durable", "every tenth step on the disk (--durable '10 steps')", _scaled(step, changes.durable))
+    yield Remedy(
+        "states", "optimizer states of 8 bits, in a new run (--optimizer adamw8bit)", _scaled(step, changes.states)
+    )
+    yield Remedy("disk", "a second drive of the same rate, in a new run (--store twice)", _scaled(step, 0.5))
+    yield _larger_batch(step, settings)
+
+
+def _of_update(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
+    yield Remedy("threads", "twice the processors for the server", _scaled(step, 0.5))
+    yield _larger_batch(step, settings)
+
+
+def _of_link(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
+    yield Remedy("link", "a link of twice the rate", _scaled(step, 0.5))
+    if settings.run.dtype == "float32":
+        yield Remedy("dtype", "blocks of 16 bits, in a new run (--dtype bfloat16)", _scaled(step, 0.5))
+    yield _larger_batch(step, settings)
+
+
+def _of_compute(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
+    compute = step.own - step.data - step.excess
+    yield Remedy(
+        "workers", "twice the workers, on processors or GPUs of their own",
+        step.seconds / (step.seconds - compute / 2),
+    )  # fmt: skip
+    if settings.run.checkpoint:
+        text = "activations that are kept instead of computed again, where memory has room (--no-checkpoint)"
+        yield Remedy("checkpoint", text, step.seconds / (step.seconds - RECOMPUTE_SHARE * compute))
+
+
+def _of_worker(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
+    text = f"worker {step.rank} as fast as the others: see what else its machine does"
+    yield Remedy("worker", text, step.seconds / (step.seconds - step.excess))
+    if not settings.run.balance and settings.run.device == "cpu":
+        workers, others = settings.run.workers, step.own - step.excess
+        together = workers / (1 / step.own + (workers - 1) / others)
+        text = "sequences divided by the workers' speeds; the run is then not reproducible to the bit (--balance)"
+        yield Remedy("balance", text, step.seconds / (step.waits + together))
+
+
+def _of_data(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
+    text = "batches that are there at once: look at the disk of the run folder"
+    yield Remedy("data", text, step.seconds / (step.seconds - step.data))
+
+
+REMEDIES: dict[Part, Callable[[Step, Settings, DiskChanges], Iterator[Remedy]]] = {
+    Part.COMPUTE: _of_compute,
+    Part.DATA: _of_data,
+    Part.WORKER: _of_worker,
+    Part.DISK: _of_disk,
+    Part.UPDATE: _of_update,
+    Part.PULL: _of_link,
+    Part.PUSH: _of_link,
+}
+"""Remedies for each part, with what they gain."""

@@ -1,0 +1,128 @@
+"""Explanations of runs: remedies and their gains by tables, and a run folder from rows to sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.test_observe_binding import rows, served
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
+from luwu.core.manifest import BlockManifest, Manifest
+from luwu.errors import ConfigError
+from luwu.launch.folder import RunFolder
+from luwu.launch.settings import Settings, build_settings
+from luwu.observe.binding import mean_step
+from luwu.observe.bounds import Step
+from luwu.plan.disk_changes import DiskChanges
+from luwu.plan.explained_run import elements_of, explain_run, lines_of
+from luwu.plan.explaining import explain
+
+MIB = 1 << 20
+
+
+def step_of(*arguments: object, **more: object) -> Step:
+    found = mean_step(rows(*arguments, **more))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "step, gains",
+    [
+        (step_of(1.0), {"workers": 2.0, "checkpoint": 4 / 3}),
+        (step_of(2.0, data=1.5), {"data": 4.0}),
+        (step_of(2.0, others=1.0, rank=1), {"worker": 2.0, "balance": 1.5}),  # both in 4/3 of a second
+        (
+            step_of(0.5, (0.5, 0.5, 0.5), server=served(states=0.8)),
+            {"memory": 4.0, "disk": 2.0, "batch": 2.0, "states": 1.25},  # never below the own work
+        ),
+        (step_of(1.6, (0.4, 0.0, 0.0), server=served(7.0)), {}),
+        (step_of(0.8, (0.2, 0.8, 0.2), server=served(7.0)), {"threads": 2.0, "batch": 2.0}),
+        (step_of(0.4, (1.6, 0.0, 0.0)), {"link": 2.0, "dtype": 2.0, "batch": 2.0}),
+        (step_of(0.8, (0.0, 0.0, 1.0)), {"link": 2.0, "dtype": 2.0, "batch": 2.0}),
+    ],
+)
+def test_gains(step: Step, gains: dict[str, float]) -> None:
+    changes = DiskChanges(memory=0.1, memory_bytes=300 * MIB, states=0.8)
+    found = explain(step, Settings(), changes)
+    if not gains:  # computation binds where the rest is short
+        assert [remedy.name for remedy in found.remedies] == ["workers", "checkpoint"]
+        return
+    assert {remedy.name: remedy.gain for remedy in found.remedies} == pytest.approx(gains)
+    assert [remedy.gain for remedy in found.remedies] == sorted(gains.values(), reverse=True)
+
+
+def test_settings_that_a_run_has_already_are_no_remedy() -> None:
+    settings = build_settings({"run": {"checkpoint": False, "dtype": "bfloat16", "balance": True}})
+    names = {
+        remedy.name
+        for step in (step_of(1.0), step_of(0.4, (1.6, 0.0, 0.0)), step_of(2.0, others=1.0))
+        for remedy in explain(step, settings, DiskChanges()).remedies
+    }
+    assert names == {"workers", "link", "batch", "worker"}
+
+
+def test_bytes_of_a_step_with_other_settings() -> None:
+    elements = [1 << 16, *[1 << 20] * 12]
+    tight = build_settings({"run": {"memory": 40 * MIB, "workers": 1}})
+    changes = DiskChanges.of(tight, elements)
+    assert 0.2 < changes.memory < 0.7  # all is still written, and nothing is read
+    assert changes.memory_bytes > 150 * MIB
+    assert 0.2 < changes.states < 0.7
+    roomy = build_settings({"run": {"memory": changes.memory_bytes, "workers": 1}})
+    found = DiskChanges.of(roomy, elements)
+    assert found.memory == 1.0 and found.durable < 0.2
+    tenth = build_settings({"run": {"memory": changes.memory_bytes, "workers": 1, "durable": "10 steps"}})
+    assert DiskChanges.of(tenth, elements).durable == 1.0
+
+
+def test_blocks_of_a_manifest() -> None:
+    blocks = tuple(BlockManifest(name, True, (), count) for name, count in (("a", 5), ("<root>", 3), ("b", 7)))
+    assert elements_of(Manifest("float32", 1 << 18, blocks)) == [3, 5, 7]
+
+
+def made_run(folder: Path, steps: list[dict[str, object]]) -> Path:
+    run = RunFolder(folder)
+    run.save_settings(build_settings({"run": {"workers": 1, "batch": 8}}))
+    run.metrics_path.write_text("".join(f"{json.dumps(row)}\n" for row in steps))
+    return folder
+
+
+def test_a_run_folder_is_explained(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, rows(0.5, (1.0, 0.5, 0.0), count=12))
+    assert list(lines_of(explain_run(folder))) == [
+        "9 steps of 2 s in the mean, 512 tokens/s",
+        "67 % of a step waits for parameters on their way (1.33 s of 2 s; 2 GB/s)",
+        "computation takes 25 % of a step (500 ms of 2 s)",
+        "8 % of a step waits for gradients on their way, or for the step's end (167 ms of 2 s; 500 MB/s)",
+        "what would help:",
+        "  2.00x  a link of twice the rate",
+        "  2.00x  blocks of 16 bits, in a new run (--dtype bfloat16)",
+        "  2.00x  a batch of twice the size, in a new run (--batch 16)",
+    ]
+    told = CliRunner().invoke(app, ["explain", str(folder), "--json"])
+    assert told.exit_code == 0
+    found = json.loads(told.stdout)
+    assert found["binds"] == "pull" and found["server"] is None and found["steps"] == 9
+    assert found["parts"][0]["share"] == pytest.approx(2 / 3)
+    assert found["remedies"][0]["gain"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "steps, problem",
+    [
+        ([], "expected steps in metrics.jsonl, found none"),
+        (rows(1.0, count=0), "rows of older versions do not tell"),
+    ],
+)
+def test_runs_without_steps_that_tell_are_refused(tmp_path: Path, steps: list[dict[str, object]], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        explain_run(made_run(tmp_path, steps))
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["explain", str(tmp_path / "none")])
+    assert told.exit_code == 2 and "expected the folder of a run, found no config.toml in it" in told.stderr
