@@ -98,6 +98,7 @@ SECTIONS = {
         "display_truth",
         "watch_browser",
         "watch_cost",
+        "explain_truth",
     ),
     "Installing": ("first_use",),
     "The code": ("fuzz_coverage", "structure", "docs_run"),

@@ -144,6 +144,8 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["states_waited"] = stats.states_waited;
     result["elements_updated"] = stats.elements_updated;
     result["update_seconds"] = static_cast<double>(stats.update_nanoseconds) * 1e-9;
+    result["read_seconds"] = static_cast<double>(stats.read_nanoseconds) * 1e-9;
+    result["write_seconds"] = static_cast<double>(stats.write_nanoseconds) * 1e-9;
     result["planned_bytes"] = server.memory().plan().total_bytes;
     result["minimum_bytes"] = server.memory().plan().minimum_bytes;
     result["everything_resident"] = server.memory().plan().everything_resident();

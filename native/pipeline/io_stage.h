@@ -1,6 +1,7 @@
 // A pipeline step that moves data to or from the disk: one thread, one queue, one I/O engine.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -37,9 +38,13 @@ class IoStage {
     void post(std::function<void()> job);  // runs in the stage's thread
     [[nodiscard]] const char* engine_name() const { return engine_->name(); }
 
+    // Time in which transfers were under way, or a job ran; any thread may ask.
+    [[nodiscard]] std::uint64_t busy_nanoseconds() const { return busy_nanoseconds_.load(std::memory_order_relaxed); }
+
   private:
     void run();
     bool take_work();  // false: stopping and nothing left
+    void wait(std::vector<store::IoRequest*>& completed);
 
     std::string name_;
     std::unique_ptr<store::IoEngine> engine_;
@@ -49,6 +54,7 @@ class IoStage {
     std::deque<std::function<void()>> jobs_;
     bool stopping_ = false;
     std::vector<std::unique_ptr<IoTask>> in_flight_;
+    std::atomic<std::uint64_t> busy_nanoseconds_{0};
     std::thread thread_;
 };
 

@@ -28,6 +28,8 @@ class Parameters {
     [[nodiscard]] bool awaited(std::uint32_t block) const { return !blocks_[block].waiting.empty(); }
     void fail();
 
+    [[nodiscard]] std::uint64_t reading_nanoseconds() const { return reader_ ? reader_->busy_nanoseconds() : 0; }
+
   private:
     struct Block {
         std::uint32_t chunks_reading = 0;

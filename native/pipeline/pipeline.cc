@@ -231,6 +231,8 @@ PipelineStats Pipeline::stats() const {
     stats.since_commit_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - shared.committed_at).count();
     stats.waits_for_room = shared.room.waits();
+    stats.read_nanoseconds = executor_->parameters.reading_nanoseconds() + executor_->states.reading_nanoseconds();
+    stats.write_nanoseconds = executor_->writing.writing_nanoseconds();
     return stats;
 }
 

@@ -27,6 +27,8 @@ class States {
     void follow(const std::vector<std::uint32_t>& order);
     void submit(std::unique_ptr<IoTask> task);  // another read of the same disk
 
+    [[nodiscard]] std::uint64_t reading_nanoseconds() const { return reader_ ? reader_->busy_nanoseconds() : 0; }
+
   private:
     void there(std::uint32_t chunk);
     void read(std::uint32_t chunk);

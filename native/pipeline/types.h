@@ -75,6 +75,8 @@ struct PipelineStats {
     std::uint64_t pulls = 0;
     std::uint64_t states_waited = 0;  // chunks whose gradient was there before their states
     std::uint64_t chunks_updated = 0;
+    std::uint64_t read_nanoseconds = 0;  // in which reads of parameters, and of states, were under way, added up
+    std::uint64_t write_nanoseconds = 0;
     std::uint64_t step = 0;
     std::uint64_t attempts = 0;
     std::uint64_t rolled_back = 0;

@@ -23,6 +23,7 @@ class Writing {
     void commit(store::CommitRecord record);
     void post(std::function<void()> job) { writer_->post(std::move(job)); }  // runs in the writer's thread
     [[nodiscard]] const char* engine_name() const { return writer_->engine_name(); }
+    [[nodiscard]] std::uint64_t writing_nanoseconds() const { return writer_ ? writer_->busy_nanoseconds() : 0; }
 
   private:
     void write(std::unique_ptr<IoTask> task);

@@ -88,6 +88,7 @@ def test_a_session_and_the_server_that_it_embeds(tmp_path: Path) -> None:
     assert found["luwu_session_step", ""] == found["luwu_server_step", ""] == 2
     assert found["luwu_session_pushed_bytes_total", ""] == found["luwu_server_pushed_bytes_total", ""] > 0
     assert found["luwu_server_attempts", ""] == 2
+    assert found["luwu_store_write_seconds_total", ""] > 0
 
 
 def test_a_switch_tells_its_packets(tmp_path: Path) -> None:

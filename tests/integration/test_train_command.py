@@ -18,6 +18,7 @@ import luwu
 from harness.training import (
     finish,
     metrics,
+    start,
     start_small_run,
     steps_of,
     wait_for_line,
@@ -52,6 +53,21 @@ def test_what_a_run_pulled_and_pushed_is_known_from_its_model(runs, undisturbed)
     said = (runs / "undisturbed-said").read_text()
     (shown,) = (line for line in said.splitlines() if line.startswith(f"step {STEPS}/{STEPS}"))
     assert f"pulled {size(row['bytes_pulled'])}  pushed {size(row['bytes_pushed'])}  store" in shown
+
+
+def test_rows_tell_what_a_step_waited_for_and_the_run_is_explained(runs, undisturbed):
+    first, *rows = metrics(runs, "undisturbed")
+    assert "server" not in first
+    for row in rows:
+        slowest = row["slowest"]
+        assert slowest["rank"] in (0, 1) and 0 < slowest["data_seconds"] < slowest["own_seconds"]
+        assert slowest["others_seconds"] <= slowest["own_seconds"] and min(slowest["wait_seconds"]) >= 0
+        assert row["server"]["shared_memory"] and row["server"]["threads"] == len(os.sched_getaffinity(0))
+    assert all(sum(row["server"][name] for row in rows) > 0 for name in ("written_bytes", "write_seconds"))
+    code, output, error = finish(start(runs, "explain", "undisturbed"))
+    assert code == 0, error
+    steps, binds, *_ = output.splitlines()
+    assert steps.startswith(f"{STEPS - 4} steps of ") and " % of a step " in binds
 
 
 def test_micro_batches_change_rounding_alone(runs):

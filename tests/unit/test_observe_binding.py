@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from luwu.core.units import seconds_text
 from luwu.launch.words import checked_report
 from luwu.observe.binding import binding_sentence, mean_step
-from luwu.observe.bounds import Part, Served, bounds_of
+from luwu.observe.bounds import Part, bounds_of, short_of
 from luwu.observe.meter import served_between, slowest_of
 
 GB = 10**9
@@ -40,10 +39,17 @@ def rows(
     ]  # fmt: skip
 
 
-def served(updating: float = 0.0, pulls: float = 0.0, states: float = 0.0) -> dict[str, Any]:
+def served(
+    updating: float = 0.0,
+    pulls: float = 0.0,
+    states: float = 0.0,
+    *,
+    disk: tuple[float, float] = (1.0, 1.0),
+    shared: bool = False,
+) -> dict[str, Any]:
     return {
         "read_bytes": 2 * GB, "written_bytes": GB, "update_seconds": updating, "threads": 4, "pulls_waited": pulls,
-        "states_waited": states,
+        "states_waited": states, "read_seconds": disk[0], "write_seconds": disk[1], "shared_memory": shared,
     }  # fmt: skip
 
 
@@ -128,18 +134,19 @@ def test_the_slowest_worker_of_an_attempt() -> None:
 def test_counts_of_a_server_between_two_looks() -> None:
     before = {
         "bytes_read": 10, "bytes_written": 20, "update_seconds": 1.0, "pulls": 8, "pulls_waited": 2,
-        "chunks_updated": 4, "states_waited": 0,
+        "chunks_updated": 4, "states_waited": 0, "read_seconds": 0.0, "write_seconds": 1.0,
     }  # fmt: skip
     now = {
         "bytes_read": 15, "bytes_written": 30, "update_seconds": 1.5, "pulls": 12, "pulls_waited": 3,
-        "chunks_updated": 4, "states_waited": 0,
+        "chunks_updated": 4, "states_waited": 0, "read_seconds": 0.0, "write_seconds": 1.0,
     }  # fmt: skip
-    assert served_between(before, now, 2) == {
+    assert served_between(before, now, 2, shared_memory=True) == {
         "read_bytes": 5, "written_bytes": 10, "update_seconds": 0.5, "threads": 2, "pulls_waited": 0.25,
-        "states_waited": 0.0,
+        "states_waited": 0.0, "read_seconds": 0.0, "write_seconds": 0.0, "shared_memory": True,
     }  # fmt: skip
-    assert served_between({}, now, 2) is None and served_between(before, {}, 2) is None
-    assert served_between(now, before, 2) is None  # another start
+    assert served_between({}, now, 2, shared_memory=True) is None
+    assert served_between(before, {}, 2, shared_memory=True) is None
+    assert served_between(now, before, 2, shared_memory=True) is None  # another start
 
 
 def test_a_report_may_tell_its_waits() -> None:
@@ -154,8 +161,22 @@ def test_a_report_may_tell_its_waits() -> None:
             checked_report(0, {**words, "waits": wrong})
 
 
-def test_what_the_server_is_short_of_needs_a_bound() -> None:
-    step = mean_step(rows(0.5, (1.0, 0.0, 0.0), server=served(states=0.05, pulls=0.09)))
-    assert step is not None and step.served == Served(2 * GB, GB, 0.0, 4, 0.09, 0.05)
-    assert bounds_of(step)[0].part is Part.PULL
-    assert seconds_text(step.waits) == "1 s"
+@pytest.mark.parametrize(
+    "part, short",
+    [
+        (served(updating=4.0), Part.UPDATE),  # half of four threads
+        (served(updating=4.0, disk=(0.0, 2.0), pulls=0.5), Part.UPDATE),
+        (served(disk=(1.7, 0.0)), Part.DISK),
+        (served(disk=(0.0, 1.7)), Part.DISK),
+        (served(disk=(0.5, 0.5)), None),
+        (served(disk=(0.5, 0.5), shared=True), Part.DISK),
+        (served(updating=1.0, disk=(0.5, 0.5), shared=True), Part.UPDATE),
+        (served(updating=0.1, disk=(0.5, 0.5), pulls=0.1), Part.DISK),
+        (served(updating=0.1, disk=(0.5, 0.5), states=0.1), Part.DISK),
+        (served(updating=0.1, disk=(0.5, 0.5), states=0.09, pulls=0.09), None),
+        (served(updating=1.0, disk=(0.5, 0.5), pulls=0.5), None),
+    ],
+)
+def test_what_the_server_is_short_of(part: dict[str, Any], short: Part | None) -> None:
+    step = mean_step(rows(0.5, (1.5, 0.0, 0.0), server=part))
+    assert step is not None and short_of(step.served) is short

@@ -16,7 +16,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
 from luwu.observe.binding import mean_step
 from luwu.observe.bounds import Step
-from luwu.plan.disk_changes import DiskChanges
+from luwu.plan.disk_changes import DiskChanges, Moved
 from luwu.plan.explained_run import elements_of, explain_run, lines_of
 from luwu.plan.explaining import explain
 
@@ -36,23 +36,31 @@ def step_of(*arguments: object, **more: object) -> Step:
         (step_of(2.0, data=1.5), {"data": 4.0}),
         (step_of(2.0, others=1.0, rank=1), {"worker": 2.0, "balance": 1.5}),  # both in 4/3 of a second
         (
-            step_of(0.5, (0.5, 0.5, 0.5), server=served(states=0.8)),
+            step_of(0.5, (0.5, 0.5, 0.5), server=served(states=0.8, disk=(2.0, 2.0))),
             {"memory": 4.0, "disk": 2.0, "batch": 2.0, "states": 1.25},  # never below the own work
+        ),
+        (  # it writes all the time, and reads half of it
+            step_of(0.2, (0.5, 0.5, 0.8), server=served(states=0.8, disk=(1.0, 2.0))),
+            {"memory": 1 / 0.3, "disk": 2.0, "batch": 2.0, "states": 1.25},
         ),
         (step_of(1.6, (0.4, 0.0, 0.0), server=served(7.0)), {}),
         (step_of(0.8, (0.2, 0.8, 0.2), server=served(7.0)), {"threads": 2.0, "batch": 2.0}),
+        (  # updates have counted less than the waits, which are halved
+            step_of(0.5, (0.5, 0.5, 0.0), server=served(0.6, disk=(0.0, 0.0), shared=True)),
+            {"threads": 1.5, "batch": 1.5},
+        ),
         (step_of(0.4, (1.6, 0.0, 0.0)), {"link": 2.0, "dtype": 2.0, "batch": 2.0}),
         (step_of(0.8, (0.0, 0.0, 1.0)), {"link": 2.0, "dtype": 2.0, "batch": 2.0}),
     ],
 )
 def test_gains(step: Step, gains: dict[str, float]) -> None:
-    changes = DiskChanges(memory=0.1, memory_bytes=300 * MIB, states=0.8)
+    changes = DiskChanges(memory=Moved(0.0, 0.3), memory_bytes=300 * MIB, states=Moved(0.8, 0.8))
     found = explain(step, Settings(), changes)
     if not gains:  # computation binds where the rest is short
         assert [remedy.name for remedy in found.remedies] == ["workers", "checkpoint"]
         return
     assert {remedy.name: remedy.gain for remedy in found.remedies} == pytest.approx(gains)
-    assert [remedy.gain for remedy in found.remedies] == sorted(gains.values(), reverse=True)
+    assert [remedy.gain for remedy in found.remedies] == pytest.approx(sorted(gains.values(), reverse=True))
 
 
 def test_settings_that_a_run_has_already_are_no_remedy() -> None:
@@ -69,14 +77,14 @@ def test_bytes_of_a_step_with_other_settings() -> None:
     elements = [1 << 16, *[1 << 20] * 12]
     tight = build_settings({"run": {"memory": 40 * MIB, "workers": 1}})
     changes = DiskChanges.of(tight, elements)
-    assert 0.2 < changes.memory < 0.7  # all is still written, and nothing is read
+    assert changes.memory.read == 0 and changes.memory.written == pytest.approx(1, rel=0.1)
     assert changes.memory_bytes > 150 * MIB
-    assert 0.2 < changes.states < 0.7
+    assert 0.2 < changes.states.read < 0.7 and 0.2 < changes.states.written < 0.7
     roomy = build_settings({"run": {"memory": changes.memory_bytes, "workers": 1}})
     found = DiskChanges.of(roomy, elements)
-    assert found.memory == 1.0 and found.durable < 0.2
+    assert found.memory == Moved() and found.durable == (1.0, pytest.approx(0.1, rel=0.1))
     tenth = build_settings({"run": {"memory": changes.memory_bytes, "workers": 1, "durable": "10 steps"}})
-    assert DiskChanges.of(tenth, elements).durable == 1.0
+    assert DiskChanges.of(tenth, elements).durable == Moved()
 
 
 def test_blocks_of_a_manifest() -> None:

@@ -84,6 +84,13 @@ SERVER = (
     ),
     Figure("luwu_store_read_bytes", "counter", "bytes that were read from the store", "bytes_read"),
     Figure("luwu_store_written_bytes", "counter", "bytes that were written to the store", "bytes_written"),
+    Figure(
+        "luwu_store_read_seconds",
+        "counter",
+        "time in which reads of parameters, and of states, were under way, added up",
+        "read_seconds",
+    ),
+    Figure("luwu_store_write_seconds", "counter", "time in which writes were under way", "write_seconds"),
     Figure("luwu_store_snapshots", "counter", "snapshots that were taken by schedule", "snapshots"),
 )
 

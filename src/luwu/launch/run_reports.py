@@ -131,7 +131,9 @@ class RunReports:
         if record is None:
             return
         stats = self._server().stats()
-        record = replace(record, server=served_between(self._stats_before, stats, self._threads))
+        shared_memory = self._server_here and not self.settings.run.listen
+        part = served_between(self._stats_before, stats, self._threads, shared_memory=shared_memory)
+        record = replace(record, server=part)
         self._stats_before = stats
         self._metrics.append(record)
         self.outcome.step = record.step

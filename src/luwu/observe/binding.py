@@ -113,10 +113,13 @@ def _mean_served(rows: Sequence[Row]) -> Served | None:
     return Served(
         read_bytes=fmean(each.read_bytes for each in found),
         written_bytes=fmean(each.written_bytes for each in found),
+        reading=fmean(each.reading for each in found),
+        writing=fmean(each.writing for each in found),
         updating=fmean(each.updating for each in found),
         threads=found[-1].threads,
         pulls_waited=fmean(each.pulls_waited for each in found),
         states_waited=fmean(each.states_waited for each in found),
+        shared_memory=found[-1].shared_memory,
     )
 
 
@@ -126,8 +129,11 @@ def _served(rows: Sequence[Row]) -> Iterator[Served]:
             yield Served(
                 part["read_bytes"],
                 part["written_bytes"],
+                min(1.0, part["read_seconds"] / row["seconds"]),
+                min(1.0, part["write_seconds"] / row["seconds"]),
                 part["update_seconds"] / (part["threads"] * row["seconds"]),
                 part["threads"],
                 part["pulls_waited"],
                 part["states_waited"],
+                part["shared_memory"],
             )

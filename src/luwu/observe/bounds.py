@@ -9,8 +9,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+BUSY_DISK = 0.8
+"""Share of a step in which the disk has something to do, from which it is what the server is short of."""
+
 BUSY_UPDATES = 0.5
-"""Share of its threads' time from which updates, and not the disk, are what the server is short of."""
+"""The same of updates, of the time of all their threads."""
 
 WAITED = 0.1
 """Share of blocks, or of chunks of states, that were not in memory when they were wanted, from which the disk is it."""
@@ -37,18 +40,33 @@ class Served(NamedTuple):
 
     Attributes:
         read_bytes, written_bytes: of its store.
+        reading, writing: shares of the step in which reads, and writes, were under way.
         updating: share of its update threads' time in which they updated.
         threads: number of these.
         pulls_waited: share of pulls that found their block not in memory, or not updated yet.
         states_waited: share of chunks whose gradient was there before their states.
+        shared_memory: workers share this memory, so that no link lies between.
     """
 
     read_bytes: float
     written_bytes: float
+    reading: float
+    writing: float
     updating: float
     threads: int
     pulls_waited: float
     states_waited: float
+    shared_memory: bool
+
+    @property
+    def disk(self) -> float:
+        """Share of the step in which the disk had something to do, one way at least."""
+        return max(self.reading, self.writing)
+
+    @property
+    def updates(self) -> float:
+        """Share of the step in which one update thread at least updated, if no two did at the same time."""
+        return min(1.0, self.threads * self.updating)
 
 
 class Step(NamedTuple):
@@ -127,4 +145,9 @@ def short_of(served: Served | None) -> Part | None:
         return None
     if served.updating >= BUSY_UPDATES:
         return Part.UPDATE
-    return Part.DISK if max(served.pulls_waited, served.states_waited) >= WAITED else None
+    was_waited_for = max(served.pulls_waited, served.states_waited) >= WAITED
+    if served.disk >= BUSY_DISK or (was_waited_for and served.disk >= served.updates):
+        return Part.DISK
+    if served.shared_memory:
+        return Part.UPDATE if served.updates >= served.disk else Part.DISK
+    return None

@@ -276,28 +276,35 @@ def slowest_of(reports: Mapping[int, StepReport]) -> dict[str, Any] | None:
     }
 
 
-def served_between(before: Mapping[str, Any], now: Mapping[str, Any], threads: int) -> dict[str, Any] | None:
+def served_between(
+    before: Mapping[str, Any], now: Mapping[str, Any], threads: int, *, shared_memory: bool
+) -> dict[str, Any] | None:
     """Return what a server did between two of its stats; None where it has none, or was started between them.
 
     ``pulls_waited`` is the share of pulls that found their block not in memory, or not updated yet, and
     ``states_waited`` the share of chunks whose gradient was there before their states. ``update_seconds`` are of all
-    ``threads``.
+    ``threads``; ``read_seconds`` are those in which reads of parameters, and of states, were under way, added up.
+    ``shared_memory``: it is the workers', too.
     """
     if not before or not now or any(now[name] < before[name] for name in ("pulls", "chunks_updated", "bytes_written")):
         return None
     grown = {
         name: now[name] - before[name]
         for name in (
-            "bytes_read", "bytes_written", "update_seconds", "pulls", "pulls_waited", "chunks_updated", "states_waited"
+            "bytes_read", "bytes_written", "read_seconds", "write_seconds", "update_seconds", "pulls", "pulls_waited",
+            "chunks_updated", "states_waited",
         )
     }  # fmt: skip
     return {
         "read_bytes": grown["bytes_read"],
         "written_bytes": grown["bytes_written"],
+        "read_seconds": grown["read_seconds"],
+        "write_seconds": grown["write_seconds"],
         "update_seconds": grown["update_seconds"],
         "threads": threads,
         "pulls_waited": grown["pulls_waited"] / max(1, grown["pulls"]),
         "states_waited": grown["states_waited"] / max(1, grown["chunks_updated"]),
+        "shared_memory": shared_memory,
     }
 
 

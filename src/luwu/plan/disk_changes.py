@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.launch.settings import Settings
@@ -16,9 +17,25 @@ TEN_STEPS = CommitPoints(10, 0.0)
 """Commit points that a change of `durable` is worked out for."""
 
 
+class Moved(NamedTuple):
+    """Bytes that a step reads and writes."""
+
+    read: float = 1.0
+    written: float = 1.0
+
+    def over(self, other: Moved) -> Moved:
+        """Return these bytes over others; 1 where those are none."""
+        return Moved(
+            self.read / other.read if other.read else 1.0, self.written / other.written if other.written else 1.0
+        )
+
+
+UNCHANGED = Moved()
+
+
 @dataclass(frozen=True)
 class DiskChanges:
-    """Bytes of a step, and with one setting changed at a time, over those that it has now.
+    """Bytes of a step with one setting changed at a time, over those that it has now.
 
     Attributes:
         durable: every tenth step on the disk instead of each; 1: it is not each step now.
@@ -27,10 +44,10 @@ class DiskChanges:
         states: optimizer states of 8 bits; 1: they have them, or the optimizer has none such.
     """
 
-    durable: float = 1.0
-    memory: float = 1.0
+    durable: Moved = UNCHANGED
+    memory: Moved = UNCHANGED
     memory_bytes: int = 0
-    states: float = 1.0
+    states: Moved = UNCHANGED
 
     @classmethod
     def of(cls, settings: Settings, block_elements: Sequence[int]) -> DiskChanges:
@@ -49,23 +66,23 @@ class DiskChanges:
             )  # fmt: skip
 
         points = run.commit_points
-        now = _moved_bytes(forecast_with(run.memory, points), points)
-        if not now:
-            return cls()
+        now = _moved(forecast_with(run.memory, points), points)
         whole = forecast_with(UNLIMITED, points)
-        tenth, small = 1.0, 1.0
+        tenth = small = UNCHANGED
         if points == EACH_STEP:
-            tenth = _moved_bytes(forecast_with(run.memory, TEN_STEPS), TEN_STEPS) / now
+            tenth = _moved(forecast_with(run.memory, TEN_STEPS), TEN_STEPS).over(now)
         if optimizer == "adamw":
-            small = _moved_bytes(forecast_with(run.memory, points, "adamw8bit"), points) / now
+            small = _moved(forecast_with(run.memory, points, "adamw8bit"), points).over(now)
         return cls(
-            tenth, _moved_bytes(whole, points) / now, whole_mebibytes(whole.memory_bytes), small
+            tenth, _moved(whole, points).over(now), whole_mebibytes(whole.memory_bytes), small
         )  # fmt: skip
 
 
-def _moved_bytes(server: Forecast, points: CommitPoints) -> float:
-    """Return the mean bytes of a step, both ways; commit points by time are taken as rare."""
+def _moved(server: Forecast, points: CommitPoints) -> Moved:
+    """Return the mean bytes of a step; commit points by time are taken as rare."""
     share = 1 / points.steps if points.steps else 0.0
-    written = mean_of(server.written_between_bytes, server.written_bytes, share)
-    read = 2 * server.parameters_read_bytes + server.states_read_bytes
-    return read + written + (0 if points == EACH_STEP else 2 * server.kept_disk_bytes)
+    kept = 0 if points == EACH_STEP else server.kept_disk_bytes
+    return Moved(
+        2 * server.parameters_read_bytes + server.states_read_bytes + kept,
+        mean_of(server.written_between_bytes, server.written_bytes, share) + kept,
+    )

@@ -1,8 +1,9 @@
 """Explanations of a run: what bound its steps, what would help, and by how much.
 
 The model of a step is the planner's: as long as the slowest of what works at the same time. It is fitted to the run:
-the slowest worker's own work takes what it took, and what the worker waited for is taken to be busy for all of the
-step. A change of that part scales its time, and then the step is as long as the longer one.
+the slowest worker's own work takes what it took, and what the worker waited for was busy for as long as the server
+counted, for its waits at least, and where nobody counted, as on a link, for all of the step. A change scales that time,
+and no step is shorter than the worker's own work.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import NamedTuple
 
 from luwu.core.quantities import format_size
 from luwu.launch.settings import Settings
-from luwu.observe.bounds import Bound, Part, Step, bounds_of
-from luwu.plan.disk_changes import DiskChanges
+from luwu.observe.bounds import Bound, Part, Step, bounds_of, short_of
+from luwu.plan.disk_changes import DiskChanges, Moved
 
 LEAST_GAIN = 1.05
 """Factor of tokens a second below which a remedy is not worth a line."""
 
 RECOMPUTE_SHARE = 0.25
 """Share of a worker's computation that is recompute: a forward of two parts beside a backward of four."""
+
+
+ONE_WAY = 0.9
+"""Share of the time of a disk's busier way below which the other way is idle."""
 
 
 class Remedy(NamedTuple):
@@ -58,24 +63,48 @@ def explain(step: Step, settings: Settings, changes: DiskChanges) -> Explanation
     return Explanation(step, bounds, sorted(remedies, key=lambda remedy: -remedy.gain))
 
 
+def busy_seconds(step: Step) -> float:
+    """Return the time of a step in which what it waited for was busy."""
+    short = short_of(step.served)
+    if step.served is None or short is None:
+        return step.seconds
+    share = step.served.disk if short is Part.DISK else step.served.updates
+    return max(step.waits, share * step.seconds)
+
+
 def _scaled(step: Step, factor: float) -> float:
     """Return the gain where what binds the step takes ``factor`` of its time."""
-    return step.seconds / max(step.own, factor * step.seconds)
+    return step.seconds / max(step.own, step.seconds - (1 - factor) * busy_seconds(step))
+
+
+def _moving(step: Step, moved: Moved) -> float:
+    """Return the gain where a step moves other bytes between disk and memory.
+
+    A disk that is idle one way while the other way binds is taken to have a rate for each; else both share one.
+    """
+    served = step.served
+    assert served is not None
+    idler, busier = sorted((served.reading, served.writing))
+    if idler < ONE_WAY * busier:
+        return _scaled(step, max(served.reading * moved.read, served.writing * moved.written) / busier)
+    now = served.read_bytes + served.written_bytes
+    return _scaled(step, (served.read_bytes * moved.read + served.written_bytes * moved.written) / now)
 
 
 def _larger_batch(step: Step, settings: Settings) -> Remedy:
     """Return the gain of a batch of twice the size, which moves the same bytes."""
     batch = 2 * settings.run.batch
-    gain = 2 * step.seconds / max(step.seconds, 2 * step.own)
+    busy = busy_seconds(step)
+    gain = 2 * step.seconds / max(2 * step.own, busy + 2 * (step.seconds - busy))
     return Remedy("batch", f"a batch of twice the size, in a new run (--batch {batch})", gain)
 
 
 def _of_disk(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
     memory = format_size(changes.memory_bytes)
-    yield Remedy("memory", f"all of it in the server's memory (--memory {memory})", _scaled(step, changes.memory))
-    yield Remedy("durable", "every tenth step on the disk (--durable '10 steps')", _scaled(step, changes.durable))
+    yield Remedy("memory", f"all of it in the server's memory (--memory {memory})", _moving(step, changes.memory))
+    yield Remedy("durable", "every tenth step on the disk (--durable '10 steps')", _moving(step, changes.durable))
     yield Remedy(
-        "states", "optimizer states of 8 bits, in a new run (--optimizer adamw8bit)", _scaled(step, changes.states)
+        "states", "optimizer states of 8 bits, in a new run (--optimizer adamw8bit)", _moving(step, changes.states)
     )
     yield Remedy("disk", "a second drive of the same rate, in a new run (--store twice)", _scaled(step, 0.5))
     yield _larger_batch(step, settings)
