@@ -42,6 +42,7 @@ def test_luwu_train_tells_the_run_and_its_server(tmp_path: Path) -> None:
     assert found["luwu_server_workers", ""] == found["luwu_server_workers_present", ""] == 1
     assert found["luwu_store_written_bytes_total", ""] > 0
     assert found["luwu_worker_behind_seconds", "0"] == 0
+    assert found["luwu_train_alert", "loss_not_finite"] == 0
     code, _, error = finish(process, 300)
     assert code == 0, error
 
