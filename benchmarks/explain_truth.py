@@ -22,7 +22,7 @@ BAR = "12 runs slowed in one way each: the named cause is right in 12, the promi
 UNIT = "runs whose cause is right"
 WITHIN, LEAST_WITHIN = 0.20, 9
 
-DISK, LINK, UPDATES, WORKER = 40_000_000, 200_000_000, 0.02, 0.25
+DISK, LINK, UPDATES, WORKER = 40_000_000, 200_000_000, 0.01, 0.25
 TIGHT: dict[str, object] = {"memory": "48MiB"}
 """A budget in which blocks and states take turns."""
 
@@ -54,12 +54,12 @@ CASES = (
     Case("slow disk, each step durable", ("disk",), of(ON_DISK), "durable", of(ON_DISK, durable="10 steps")),
     Case("slow link", LINK_PARTS, of(ON_LINK), "link", of(Slowness(link=2 * LINK))),
     Case("slow link, small batch", LINK_PARTS, of(ON_LINK, batch=2), "batch", of(ON_LINK, batch=4)),
-    Case("slow link, 32 bits", LINK_PARTS, of(ON_LINK), "dtype", of(ON_LINK, dtype="bfloat16")),
+    Case("slow link, two workers", LINK_PARTS, of(ON_LINK, workers=2), "link", of(Slowness(link=2 * LINK), workers=2)),
     Case("one slow worker", ("worker",), of(SLOW_WORKER, workers=2), "worker", of(workers=2)),
     Case("one slow worker, even shares", ("worker",), of(SLOW_WORKER, workers=2, batch=32), "balance",
          of(SLOW_WORKER, workers=2, batch=32, balance=True)),
-    Case("few processors for the server", ("update",), of(ON_FEW, batch=2), "threads",
-         of(Slowness(updates=2 * UPDATES), batch=2)),
+    Case("few processors for the server", ("update",), of(ON_FEW, batch=1), "threads",
+         of(Slowness(updates=2 * UPDATES), batch=1)),
     Case("recompute", ("compute",), of(batch=32), "checkpoint", of(batch=32, checkpoint=False)),
 )  # fmt: skip
 QUICK = (CASES[0], CASES[5], CASES[8])

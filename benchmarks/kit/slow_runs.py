@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kit.common import BenchmarkError, NotInstalledError, require_tool
 
 GROUPS = Path("/sys/fs/cgroup")
-PERIOD_MICROSECONDS = 50_000
+PERIOD_MICROSECONDS = 100_000
 LOOK_SECONDS = 0.05
 UPDATE_THREAD = "luwu-5-update"
 RUN_SECONDS = 600.0

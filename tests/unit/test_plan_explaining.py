@@ -49,8 +49,8 @@ def step_of(*arguments: object, **more: object) -> Step:
             step_of(0.5, (0.5, 0.5, 0.0), server=served(0.6, disk=(0.0, 0.0), shared=True)),
             {"threads": 1.5, "batch": 1.5},
         ),
-        (step_of(0.4, (1.6, 0.0, 0.0)), {"link": 2.0, "dtype": 2.0, "batch": 2.0}),
-        (step_of(0.8, (0.0, 0.0, 1.0)), {"link": 2.0, "dtype": 2.0, "batch": 2.0}),
+        (step_of(0.4, (1.6, 0.0, 0.0)), {"link": 2.0, "batch": 2.0}),
+        (step_of(0.8, (0.0, 0.0, 1.0)), {"link": 2.0, "batch": 2.0}),
     ],
 )
 def test_gains(step: Step, gains: dict[str, float]) -> None:
@@ -71,6 +71,11 @@ def test_settings_that_a_run_has_already_are_no_remedy() -> None:
         for remedy in explain(step, settings, DiskChanges()).remedies
     }
     assert names == {"workers", "link", "batch", "worker"}
+
+
+def test_blocks_of_16_bits_are_a_remedy_on_a_gpu() -> None:
+    found = explain(step_of(0.4, (1.6, 0.0, 0.0)), build_settings({"run": {"device": "cuda"}}), DiskChanges())
+    assert {remedy.name: remedy.gain for remedy in found.remedies}["dtype"] == pytest.approx(2.0)
 
 
 def test_bytes_of_a_step_with_other_settings() -> None:
@@ -108,7 +113,6 @@ def test_a_run_folder_is_explained(tmp_path: Path) -> None:
         "8 % of a step waits for gradients on their way, or for the step's end (167 ms of 2 s; 500 MB/s)",
         "what would help:",
         "  2.00x  a link of twice the rate",
-        "  2.00x  blocks of 16 bits, in a new run (--dtype bfloat16)",
         "  2.00x  a batch of twice the size, in a new run (--batch 16)",
     ]
     told = CliRunner().invoke(app, ["explain", str(folder), "--json"])

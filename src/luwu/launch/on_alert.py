@@ -137,7 +137,7 @@ class OnAlertCalls:
         with tempfile.TemporaryFile() as said:  # a pipe would be held open by what the command leaves behind
             process = self._process = subprocess.Popen(
                 shlex.split(self._target), env={**os.environ, **names}, start_new_session=True,
-                stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
             )  # fmt: skip
             try:
                 process.communicate(json.dumps(words).encode(), timeout=self._limit_seconds)

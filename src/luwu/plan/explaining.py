@@ -117,7 +117,7 @@ def _of_update(step: Step, settings: Settings, changes: DiskChanges) -> Iterator
 
 def _of_link(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
     yield Remedy("link", "a link of twice the rate", _scaled(step, 0.5))
-    if settings.run.dtype == "float32":
+    if settings.run.dtype == "float32" and settings.run.device == "cuda":  # some processors are slow with 16 bits
         yield Remedy("dtype", "blocks of 16 bits, in a new run (--dtype bfloat16)", _scaled(step, 0.5))
     yield _larger_batch(step, settings)
 
