@@ -18,6 +18,8 @@ from luwu.cli.terminal import say_json
 from luwu.control import control_pb2 as pb
 from luwu.core.exits import Exit
 from luwu.data.bpe import TrainedTokenizer
+from luwu.observe.bounds import Bound, Part, Step
+from luwu.plan.explaining import Explanation, Remedy
 from luwu.probe.machine import Finding
 from luwu.store.dcp_output import DcpReport
 from luwu.store.exporting import ExportReport
@@ -66,6 +68,24 @@ CASES = [
             "0.good": (True, "ok"),
             "1.found": ("none", "none"),
             "1.cost": ("slow", "slow"),
+        },
+    ),
+    Told(
+        "explain",
+        ("runs/first",),
+        "luwu.plan.explained_run.explain_run",
+        Explanation(
+            Step(2.0, 64.0, 1, 0.5, 0.1, 0.0, 0.5, 0.5, 0.5, 8.0, 4.0, None, 20),
+            [Bound(Part.PULL, 1.5), Bound(Part.COMPUTE, 0.5)],
+            [Remedy("link", "a link of twice the rate", 1.6)],
+        ),
+        {
+            "steps": (20, "20 steps"),
+            "step_seconds": (2.0, "2 s"),
+            "tokens_per_second": (32.0, "32 tokens/s"),
+            "parts.0.share": (0.75, "75 %"),
+            "remedies.0.gain": (1.6, "1.60x"),
+            "remedies.0.text": ("a link of twice the rate",) * 2,
         },
     ),
     Told(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from luwu.cli.terminal import say
+from luwu.cli.terminal import say, say_json
 
 
 def explain(
@@ -21,13 +21,11 @@ def explain(
 
     Exit status: 0 explained, 2 the folder has no run, or no steps that tell.
     """
-    import json
-
     from luwu.plan import explained_run
 
     found = explained_run.explain_run(run)
     if as_json:
-        say(json.dumps(explained_run.as_json(found), indent=1))
+        say_json(explained_run.as_json(found))
     else:
         for line in explained_run.lines_of(found):
             say(line)
