@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from luwu.watch.columns import Columns, thin
 from luwu.watch.disks import DiskCounts, disk_of, look_at_disks, read_disk
-from luwu.watch.logs import MOST_LINES, Line, Logs, level_of
-from luwu.watch.tails import READ_BYTES, Tail
+from luwu.watch.logs import MOST_BYTES, MOST_LINES, Line, Logs, level_of
+from luwu.watch.tails import LONGEST_BYTES, READ_BYTES, Tail
 
 
 def test_columns_keep_what_is_a_number_and_say_what_is_not_known() -> None:
@@ -81,6 +83,46 @@ def test_a_line_may_be_longer_than_one_read(tmp_path: Path) -> None:
     assert [len(line) for line in tail.lines()] == [2 * READ_BYTES + 5, 5]
 
 
+def test_a_tail_begins_again_where_another_file_has_the_inodes_number(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"one\ntwo\n")
+    tail = Tail(path)
+    assert tail.lines() == [b"one", b"two"]
+    path.write_bytes(b"one, and more of it\ntwo\n")  # as two files do that replace it one after the other
+    assert tail.lines() == [b"one, and more of it", b"two"]
+    assert tail.restarts == 1
+
+
+def test_a_line_without_an_end_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    with path.open("wb") as file:
+        file.truncate(3 * LONGEST_BYTES)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nshort\n")
+    (long, short) = Tail(path).lines()
+    assert LONGEST_BYTES <= len(long) <= LONGEST_BYTES + READ_BYTES and short == b"short"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_has_no_lines(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "rows")
+    assert Tail(tmp_path / "rows").lines() == []
+
+
+def test_a_tail_of_the_last_bytes_begins_with_a_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    tail = Tail(path, most=8)
+    assert tail.lines() == [b"three"]
+    with path.open("ab") as file:
+        file.write(b"four\nfi")
+    assert tail.lines() == [b"four"]
+    with path.open("ab") as file:
+        file.write(b"ve\n" + b"six\n" * 100)
+    assert tail.lines() == [b"six"]
+    assert tail.restarts == 0
+
+
 @pytest.mark.parametrize(
     ("text", "level"),
     [
@@ -110,6 +152,21 @@ def test_logs_give_the_lines_of_all_files_once_and_the_last_ones_alone(tmp_path:
     assert logs.count == MOST_LINES + 9
     assert [line.text for line in logs.since(0)] == [f"line {number}" for number in range(7, MOST_LINES + 7)]
     assert len(logs.since(logs.count - 3)) == 3
+
+
+def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "worker-0.log").open("wb") as file:
+        file.truncate(100 * MOST_BYTES)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nlast\n")
+    logs = Logs(tmp_path)
+    logs.refresh()
+    assert [line.text for line in logs.since(0)] == ["last"]
+
+
+def test_a_line_of_one_long_word_is_looked_at_once() -> None:
+    # For each letter of it a pattern that is tried there would look at the rest: hours for this one.
+    assert level_of("x" * 2_000_000) == "info"
 
 
 def test_the_kernels_counts_of_a_disk_are_read_and_others_left_out(tmp_path: Path) -> None:

@@ -7,16 +7,19 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-from luwu.watch.tails import Tail
+from luwu.watch.tails import READ_BYTES, Tail
 
 MOST_LINES = 1000
 """Lines that are kept of a run."""
 
 LONGEST_LINE = 2000
 
+MOST_BYTES = MOST_LINES * LONGEST_LINE
+"""Bytes at a log's end that are read."""
+
 LEVELS = ("debug", "info", "warning", "error")
 
-_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|\b(Traceback|\w*(?:Error|Exception))\b|(\w*Warning)\b")
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|\b(Traceback|\w*(?:Error|Exception))\b|\b(\w*Warning)\b")
 
 
 class Line(NamedTuple):
@@ -53,10 +56,10 @@ class Logs:
     def refresh(self) -> None:
         """Read what has been written since the last call."""
         for path in sorted(self._folder.glob("*.log")):
-            tail = self._tails.setdefault(path, Tail(path))
-            while lines := tail.lines():
-                for line in lines:
-                    text = line.decode(errors="replace").rstrip()[:LONGEST_LINE]
+            tail = self._tails.setdefault(path, Tail(path, MOST_BYTES))
+            for _ in range(1 + MOST_BYTES // READ_BYTES):  # a log may grow faster than it is read
+                for line in tail.lines():
+                    text = line[: 4 * LONGEST_LINE].decode(errors="replace").rstrip()[:LONGEST_LINE]
                     if text:
                         self.add(Line(path.stem, level_of(text), text))
 
