@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +274,59 @@ def test_the_terminal_says_what_the_page_says(tmp_path: Path, monkeypatch: pytes
     ended = watched(tmp_path, monkeypatch, ConfigError(""))
     ended.refresh()
     assert "step 2 of 9" in text_of([ended]) and "not under way" in text_of([ended])
+
+
+def test_a_page_that_begins_anew_gets_the_log_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path, 0, 1)
+    (tmp_path / "worker-0.log").write_text("WARNING hot\n")
+    run = watched(tmp_path, monkeypatch, status())
+    run.refresh()
+    _, cursor = run.update(Cursor())
+    (tmp_path / "metrics.jsonl").write_text('{"attempt": 0, "step": 1, "validation_loss": 3.0}\n')
+    run.refresh()
+    record, _ = run.update(cursor)
+    assert record["anew"] and [line["text"] for line in record["log"]] == ["WARNING hot"]
+
+
+def test_a_server_that_is_stopped_holds_nobody_up(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / SOCKET_NAME))
+        server.listen(0)
+        folder = WatchedFolder(tmp_path)
+        assert [folder.seems_live() for _ in range(5)] == [True] * 5
+
+
+def test_folders_beside_runs_that_can_be_none_hide_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "a", 0, 1)
+    write_rows(tmp_path / "closed", 0, 1)
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+
+    def exists(path: Path, found: Callable[[Path], bool] = Path.exists) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return found(path)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert [run.name for run in Places([str(tmp_path)]).runs()] == ["a"]
+    with pytest.raises(ConfigError, match="Permission denied"):
+        Places([str(tmp_path / "closed")])
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_alert(tmp_path, "disk", "raised", 170.0)
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
+    (tmp_path / "a.log").symlink_to("a.log")  # nobody can open it
+    (tmp_path / "b.log").write_text("fine\n")
+    (tmp_path / "metrics.jsonl").symlink_to("metrics.jsonl")
+    run = watched(tmp_path, monkeypatch, PermissionError(errno.EACCES, "Permission denied", "job.json"))
+    run.refresh()
+    record, _ = run.update(Cursor())
+    assert [line["source"] for line in record["log"]] == ["b", "alerts"] and record["settings"] == {"run.steps": 9}
+    assert record["state"] == {
+        "live": False, "why": f"{tmp_path}/metrics.jsonl: cannot be read: Too many levels of symbolic links",
+    }  # fmt: skip
+
+
+def test_settings_are_json() -> None:
+    settings = flat({"optim": {"clip": math.inf, "seed": 3, "rate": 0.5, "odd": math.nan}})
+    assert settings == {"optim.clip": "inf", "optim.seed": 3, "optim.rate": 0.5, "optim.odd": "nan"}

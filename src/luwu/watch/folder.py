@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections import deque
@@ -50,7 +51,33 @@ class WatchedFolder:
         self.stores = [path / "store"]
 
     def refresh(self) -> None:
-        """Read what is new; raises OSError for a file that cannot be read."""
+        """Read what is new; raises OSError for a file that cannot be read, once the others are."""
+        errors: list[OSError] = []
+        for read in (self._read_rows, self.logs.refresh, self._read_alerts, self._read_settings):
+            try:
+                read()
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def seems_live(self) -> bool:
+        """Return True where a server answers at the folder's socket, or where a row was written a moment ago."""
+        with closing(socket.socket(socket.AF_UNIX)) as asking:
+            asking.setblocking(False)
+            try:
+                asking.connect(str(self._paths.path / SOCKET_NAME))
+                return True
+            except BlockingIOError:  # a server that is stopped, to whom as many talk already as may
+                return True
+            except OSError:  # also of a path that is too long for a socket
+                pass
+        try:
+            return time.time() - self._paths.metrics_path.stat().st_mtime < FRESH_SECONDS
+        except OSError:
+            return False
+
+    def _read_rows(self) -> None:
         while lines := self._rows.lines():
             self._notice_restart()
             for line in lines:
@@ -59,23 +86,10 @@ class WatchedFolder:
                     self.columns.append(row)
                     self.recent.append(row)
         self._notice_restart()
-        self.logs.refresh()
+
+    def _read_alerts(self) -> None:
         for alert in self.alerts.refresh():
             self.logs.add(alert)
-        self._read_settings()
-
-    def seems_live(self) -> bool:
-        """Return True where a server answers at the folder's socket, or where a row was written a moment ago."""
-        with closing(socket.socket(socket.AF_UNIX)) as asking:
-            try:
-                asking.connect(str(self._paths.path / SOCKET_NAME))
-                return True
-            except OSError:  # also of a path that is too long for a socket
-                pass
-        try:
-            return time.time() - self._paths.metrics_path.stat().st_mtime < FRESH_SECONDS
-        except OSError:
-            return False
 
     def _notice_restart(self) -> None:
         if self._rows.restarts != self.restarts:
@@ -97,10 +111,14 @@ class WatchedFolder:
             self.stores = [Path(store) for store in named if isinstance(store, str)]
 
 
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of tables by ``table.name``."""
+    """Return the settings of tables by ``table.name``; as text, what JSON has no word for."""
     return {
-        f"{table}.{name}": value if isinstance(value, int | float | str | bool) else str(value)
+        f"{table}.{name}": value if isinstance(value, int | str) or _is_finite(value) else str(value)
         for table, values in tables.items()
         if isinstance(values, Mapping)
         for name, value in values.items()

@@ -54,14 +54,23 @@ class Logs:
         self.count = 0
 
     def refresh(self) -> None:
-        """Read what has been written since the last call."""
+        """Read what has been written since the last call; raises OSError for a log that cannot be read."""
+        errors: list[OSError] = []
         for path in sorted(self._folder.glob("*.log")):
-            tail = self._tails.setdefault(path, Tail(path, MOST_BYTES))
-            for _ in range(1 + MOST_BYTES // READ_BYTES):  # a log may grow faster than it is read
-                for line in tail.lines():
-                    text = line[: 4 * LONGEST_LINE].decode(errors="replace").rstrip()[:LONGEST_LINE]
-                    if text:
-                        self.add(Line(path.stem, level_of(text), text))
+            try:
+                self._read(path)
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _read(self, path: Path) -> None:
+        tail = self._tails.setdefault(path, Tail(path, MOST_BYTES))
+        for _ in range(1 + MOST_BYTES // READ_BYTES):  # a log may grow faster than it is read
+            for line in tail.lines():
+                text = line[: 4 * LONGEST_LINE].decode(errors="replace").rstrip()[:LONGEST_LINE]
+                if text:
+                    self.add(Line(path.stem, level_of(text), text))
 
     def add(self, line: Line) -> None:
         """Add a line."""

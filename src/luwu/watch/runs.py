@@ -73,7 +73,7 @@ class WatchedRun:
                 if self._folder is not None:
                     self._folder.refresh()
             except OSError as error:
-                unreadable = f"{error.filename}: cannot be read: {error.strerror}"
+                unreadable = _unreadable(error)
         state, names, sample = self._ask()
         if unreadable and not state["live"]:
             state["why"] = unreadable
@@ -92,10 +92,11 @@ class WatchedRun:
             restarts = 0 if folder is None else folder.restarts
             columns = _NO_ROWS if folder is None else folder.columns
             anew = cursor.restarts != restarts
+            log = [] if folder is None else folder.logs.since(0 if anew else cursor.lines)
             record = {
                 "anew": anew,
                 "rows": columns.thinned(0 if anew else cursor.rows, MOST_POINTS),
-                "log": [] if folder is None else [line._asdict() for line in folder.logs.since(cursor.lines)],
+                "log": [line._asdict() for line in log],
                 "state": self._state,
                 "binding": self.binding,
             }
@@ -139,6 +140,8 @@ class WatchedRun:
         except LuwuError as error:
             ended = folder is not None and isinstance(error, ConfigError)
             return {"live": False, "why": "not under way" if ended else str(error)}, (), now
+        except OSError as error:  # of job.json
+            return {"live": False, "why": _unreadable(error)}, (), now
         now = replace(now, figures=dict(reply.figures))
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
         alerts = [] if folder is None else list(folder.alerts.standing.values())
@@ -176,10 +179,10 @@ class Places:
 
 
 def _folders_in(place: Path) -> list[str]:
-    if _is_run(place):
-        return [str(place)]
     try:
-        inside = sorted(path for path in place.iterdir() if path.is_dir() and _is_run(path))
+        if _is_run(place):
+            return [str(place)]
+        inside = sorted(path for path in place.iterdir() if _may_be_run(path))
     except OSError as error:
         raise ConfigError(f"{place}: expected a run folder or a folder of them, found {error.strerror}") from None
     if not inside:
@@ -190,9 +193,21 @@ def _folders_in(place: Path) -> list[str]:
     return [str(path) for path in inside]
 
 
+def _may_be_run(path: Path) -> bool:
+    """Return True for a run folder; others beside it may have names that no run has, or be closed to this user."""
+    try:
+        return path.is_dir() and _is_run(path)
+    except (ConfigError, OSError):
+        return False
+
+
 def _is_run(folder: Path) -> bool:
     run = RunPaths(folder)
     return any(path.exists() for path in (run.metrics_path, run.config_path, folder / SOCKET_NAME))
+
+
+def _unreadable(error: OSError) -> str:
+    return f"{error.filename}: cannot be read: {error.strerror}"
 
 
 def _shares_of(row: Mapping[str, Any]) -> list[int]:
