@@ -184,3 +184,17 @@ def test_the_kernels_counts_of_a_disk_are_read_and_others_left_out(tmp_path: Pat
 def test_a_disk_that_is_there_is_found_once(tmp_path: Path) -> None:
     assert len(look_at_disks([tmp_path, tmp_path])) <= 1
     assert json.dumps(disk_of(tmp_path))
+
+
+def test_the_figures_of_now_are_in_a_thinned_curve() -> None:
+    rows = 50_000
+    validation = [math.nan] * rows
+    validation[3::7] = [4.0] * len(range(3, rows, 7))
+    chosen = thin([1.0] * rows, validation, 0, 1000)
+    last = max(row for row in range(rows) if validation[row] == 4.0)
+    assert {last, *range(rows - 20, rows)} <= set(chosen)
+    columns = Columns()
+    for attempt in range(9000):
+        columns.append({"attempt": attempt, "step": attempt, "committed": attempt % 2 == 0, "loss": 2.0})
+    columns.append({"attempt": 9000, "step": 9000, "loss": 2.0})  # which does not say so
+    assert columns.rolled_back == 4500 and len(columns.thinned(0, 300)["step"]) < 400

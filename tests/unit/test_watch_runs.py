@@ -330,3 +330,16 @@ def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: 
 def test_settings_are_json() -> None:
     settings = flat({"optim": {"clip": math.inf, "seed": 3, "rate": 0.5, "odd": math.nan}})
     assert settings == {"optim.clip": "inf", "optim.seed": 3, "optim.rate": 0.5, "optim.odd": "nan"}
+
+
+def test_the_terminal_has_the_last_figures_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path, 0, 2)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        for step, word in ((None, None), (10**400, "much")):
+            row = {"attempt": 7, "step": step, "committed": False, "loss": word, "tokens_per_second": word}
+            file.write(json.dumps(row) + "\n")
+    run = watched(tmp_path, monkeypatch, ConfigError(""), status(blocks=b"\0\xff"))
+    run.refresh()
+    assert "step 2\n" in text_of([run]) and text_of([run]).endswith("loss 2")
+    run.refresh()
+    assert "blocks  .?\n" in text_of([run])

@@ -96,6 +96,7 @@ class WatchedRun:
             record = {
                 "anew": anew,
                 "rows": columns.thinned(0 if anew else cursor.rows, MOST_POINTS),
+                "rolled_back": columns.rolled_back,
                 "log": [line._asdict() for line in log],
                 "state": self._state,
                 "binding": self.binding,

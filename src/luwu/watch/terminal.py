@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,36 +10,39 @@ from luwu.core.progress import BlockView
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
+from luwu.watch.columns import number_of
 from luwu.watch.runs import WatchedRun
 
-_SIGNS = dict(zip(BlockView, ".r-o+uw#", strict=True))
+_SIGNS: dict[int, str] = dict(zip(BlockView, ".r-o+uw#", strict=True))
 
 
 def lines_of(run: WatchedRun) -> Iterator[str]:
     """Return what is known of a run, a line at a time."""
     state, rows = run.state, run.recent
-    last = rows[-1] if rows else {}
-    step = state["step"] if state["live"] else int(last.get("step") or 0)
+    step = state["step"] if state["live"] else int(next(reversed(_known(rows, "step")), 0))
     steps = run.settings.get("run.steps")
     yield f"{run.name}: step {step:,}{f' of {steps:,}' if isinstance(steps, int) else ''}"
     yield f"  {(run.binding or 'under way') if state['live'] else state['why']}"
-    if last:
+    if rows:
         yield f"  {_figures(rows)}"
     if state["live"]:
         yield from _live_lines(state)
 
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
-    last = rows[-1]
-    speeds = [speed for row in rows if (speed := row.get("tokens_per_second")) is not None]
-    named = {"loss": last.get("loss"), "norm": last.get("grad_norm"), "lr": last.get("lr")}
-    words = [f"{name} {value:.4g}" for name, value in named.items() if value is not None]
-    if speeds:
+    named = {"loss": "loss", "norm": "grad_norm", "lr": "lr"}
+    words = [f"{word} {values[-1]:.4g}" for word, name in named.items() if (values := _known(rows, name))]
+    if speeds := _known(rows, "tokens_per_second"):
         words.append(f"tokens/s {sum(speeds) / len(speeds):,.0f}")
-    validated = next((loss for row in reversed(rows) if (loss := row.get("validation_loss")) is not None), None)
-    if validated is not None:
-        words.append(f"validation {validated:.4g}")
+    if validated := _known(rows, "validation_loss"):
+        words.append(f"validation {validated[-1]:.4g}")
     return "  ".join(words)
+
+
+def _known(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the values of a column in the rows that have one; as on the page, another one than a number is none."""
+    values = (number_of(row.get(name)) for row in rows)
+    return [value for value in values if math.isfinite(value)]
 
 
 def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
@@ -49,7 +53,7 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["missing"]:
         yield f"  waits for {', '.join(f'worker {rank}' for rank in state['missing'])}"
     if state["blocks"]:
-        yield f"  blocks  {''.join(_SIGNS[BlockView(view)] for view in state['blocks'])}"
+        yield f"  blocks  {''.join(_SIGNS.get(view, '?') for view in state['blocks'])}"
     for worker in state["present"]:
         memory = f", {format_size(worker['memory_bytes'])}" if worker["memory_bytes"] else ""
         late = f"; the others wait since {worker['behind_seconds']:.0f} s" if worker["late"] else ""
@@ -74,7 +78,7 @@ def _rate(value: float | None) -> str:
     return "?" if value is None else f"{format_size(int(value))}/s"
 
 
-_LEGEND = "blocks: " + ", ".join(f"{sign} {view.name.lower().replace('_', ' ')}" for view, sign in _SIGNS.items())
+_LEGEND = "blocks: " + ", ".join(f"{_SIGNS[view]} {view.name.lower().replace('_', ' ')}" for view in BlockView)
 
 
 def text_of(runs: Sequence[WatchedRun]) -> str:

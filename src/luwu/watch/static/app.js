@@ -16,7 +16,7 @@ let chosen = []; // the first one fills the panels; all are in the charts
 function makeRun(listed, index) {
   return {
     ...listed, index, rows: null, state: { live: false, why: "not asked yet" }, settings: {}, blockNames: [], log: [],
-    binding: "",
+    binding: "", rolledBack: 0,
   };
 }
 
@@ -30,6 +30,7 @@ function take(run, record) {
   run.settings = record.settings ?? run.settings;
   run.state = record.state;
   run.binding = record.binding;
+  run.rolledBack = record.rolled_back;
   run.log = keepLog(run.log, record.log);
   if (run.rows.step.length > MOST_ROWS) follow();
 }

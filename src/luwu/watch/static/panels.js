@@ -64,7 +64,7 @@ export function showNow(run) {
   const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
   byId("standing").textContent = state.live ? told : `Not live: ${state.why}.`;
   showNotices(state);
-  const rolledBack = state.live ? state.rolled_back : rows.committed.filter((done) => !done).length;
+  const rolledBack = state.live ? state.rolled_back : run.rolledBack;
   fill(byId("numbers"), {
     "step": steps == null ? count(step) : `${count(step)} of ${count(steps)}`,
     "loss": figure(last(rows.loss)),
