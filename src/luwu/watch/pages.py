@@ -8,18 +8,17 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from luwu.watch.runs import LOOK_SECONDS, Cursor, Places, WatchedRun
 
@@ -49,15 +48,18 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
+        if scope["type"] == "websocket":  # the page has none
+            await send({"type": "websocket.close"})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
         bearer = connection.headers.get("authorization", "").removeprefix("Bearer ")
         if self._is_token(connection.cookies.get(self._cookie, "")) or self._is_token(bearer):
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _with_headers(send))
         elif self._is_token(connection.query_params.get("token", "")):
-            response: Response = RedirectResponse(scope["path"], status_code=303)
+            response: Response = RedirectResponse("/", status_code=303)  # a path may name another host
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", secure=self._secure)
             await response(scope, receive, send)
         else:
@@ -80,12 +82,20 @@ class Follower:
         self.pages = 0
         self.turn = 0
         self._changed = changed
+        self._watched = asyncio.Event()
+
+    def count(self, pages: int) -> None:
+        """Note that so many pages more follow it."""
+        self.pages += pages
+        if self.pages:
+            self._watched.set()
+        else:
+            self._watched.clear()
 
     async def follow(self) -> None:
         """Look at the run every second while somebody watches."""
         while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self.pages > 0)
+            await self._watched.wait()
             try:
                 await asyncio.to_thread(self.run.refresh)
             except Exception:
@@ -107,7 +117,7 @@ class Pages:
         self._places = places
         self._followers: list[Follower] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed = asyncio.Condition()  # somebody has looked at a run, watches one, or all ends
+        self._changed = asyncio.Condition()  # somebody has looked at a run, or all ends
         self._ended = False
 
     async def runs(self, _: Request) -> Response:
@@ -124,7 +134,7 @@ class Pages:
         followers = {number: follower for number, follower in enumerate(self._followers) if str(number) in wanted}
         if not followers:
             return Response(status_code=404)
-        return StreamingResponse(self._events(followers), media_type="text/event-stream")
+        return _Events(self._events(followers))
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -150,10 +160,11 @@ class Pages:
             self._followers.append(follower)
             self._tasks.append(asyncio.create_task(follower.follow()))
 
-    async def _events(self, followers: Mapping[int, Follower]) -> AsyncIterator[bytes]:
+    async def _events(self, followers: Mapping[int, Follower]) -> AsyncGenerator[bytes, None]:
         cursors = dict.fromkeys(followers, Cursor())
         turns = dict.fromkeys(followers, 0)
-        await self._count(followers, 1)
+        for follower in followers.values():
+            follower.count(1)
         try:
             while not self._ended:
                 for number, follower in followers.items():
@@ -166,19 +177,29 @@ class Pages:
                         lambda: self._ended or any(each.turn != turns[number] for number, each in followers.items())
                     )
         finally:
-            await self._count(followers, -1)
-
-    async def _count(self, followers: Mapping[int, Follower], pages: int) -> None:
-        async with self._changed:
             for follower in followers.values():
-                follower.pages += pages
-            self._changed.notify_all()
+                follower.count(-1)  # without a wait, in which a stream that is cancelled would be cancelled again
 
 
-async def _with_headers(request: Request, call: Any) -> Response:
-    response: Response = await call(request)
-    response.headers.update(_HEADERS)
-    return response
+class _Events(StreamingResponse):
+    """Stream whose events end with it, not when their memory is collected: until then a run would be looked at."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._events = events
+
+    async def stream_response(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events):
+            await super().stream_response(send)
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(_HEADERS)
+        await send(message)
+
+    return send_with_headers
 
 
 def make_app(pages: Pages, token: str, *, secure: bool = False) -> Starlette:
@@ -189,13 +210,12 @@ def make_app(pages: Pages, token: str, *, secure: bool = False) -> Starlette:
         token: what a request must bring.
         secure: the page is served over TLS, so that the cookie travels over nothing else.
     """
-    gate = Middleware(Gate, token=token, secure=secure)
     return Starlette(
         routes=[
             Route("/api/runs", pages.runs),
             Route("/api/stream", pages.stream),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
-        middleware=[gate, Middleware(BaseHTTPMiddleware, dispatch=_with_headers)],
+        middleware=[Middleware(Gate, token=token, secure=secure)],
         lifespan=pages.lifespan,
     )

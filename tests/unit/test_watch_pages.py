@@ -1,0 +1,90 @@
+"""The page of `luwu watch` answers requests: whom it lets in, and whom it counts as watching."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luwu.watch.pages import Gate, Pages, make_app
+from luwu.watch.runs import Places
+
+TOKEN = "token"
+
+
+def scope_of(path: str, query: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+        "headers": [(b"authorization", b"Bearer " + TOKEN.encode())], "http_version": "1.1", "scheme": "http", **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_pages_that_are_closed_are_counted_out(tmp_path: Path, early: bool) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+
+    async def watch() -> int:
+        pages = Pages(Places([str(tmp_path)]))
+        app = make_app(pages, TOKEN)
+        async with pages.lifespan(app):
+            (follower,) = pages._followers
+            closed, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+            async def open_one() -> None:
+                async def receive() -> dict[str, Any]:
+                    await closed.wait()
+                    return {"type": "http.disconnect"}
+
+                async def send(message: dict[str, Any]) -> None:
+                    if message.get("body"):
+                        begun.release()
+                        await closed.wait()  # the page reads nothing
+
+                await app(scope_of("/api/stream", "runs=0"), receive, send)
+
+            follower.turn = int(early)  # a stream has something to send at once
+            tasks = [asyncio.create_task(open_one()) for _ in range(20)]
+            for _ in tasks:
+                await begun.acquire()
+            assert follower.pages == len(tasks)
+            closed.set()
+            await asyncio.gather(*tasks)
+            return follower.pages
+
+    gc.disable()  # which would find a stream in the end
+    try:
+        assert asyncio.run(asyncio.wait_for(watch(), 60)) == 0
+    finally:
+        gc.enable()
+
+
+async def first_answer(gate: Gate, scope: dict[str, Any]) -> dict[str, Any]:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("nothing is read")
+
+    await gate(scope, receive, send)
+    return sent[0]
+
+
+async def nothing(*_: object) -> None:
+    raise AssertionError("it was let in")
+
+
+@pytest.mark.parametrize("path", ["/", "//elsewhere.org/a", "http://elsewhere.org/", "/a"])
+def test_the_token_opens_this_page_alone(path: str) -> None:
+    scope = scope_of(path, f"token={TOKEN}", headers=[])
+    answer = asyncio.run(first_answer(Gate(nothing, TOKEN, False), scope))
+    assert answer["status"] == 303 and dict(answer["headers"])[b"location"] == b"/"
+
+
+def test_a_websocket_is_closed() -> None:
+    scope = scope_of("/", type="websocket", headers=[], scheme="ws")
+    assert asyncio.run(first_answer(Gate(nothing, TOKEN, False), scope))["type"] == "websocket.close"
