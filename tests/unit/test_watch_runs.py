@@ -343,3 +343,17 @@ def test_the_terminal_has_the_last_figures_that_are_known(tmp_path: Path, monkey
     assert "step 2\n" in text_of([run]) and text_of([run]).endswith("loss 2")
     run.refresh()
     assert "blocks  .?\n" in text_of([run])
+
+
+def test_the_terminal_has_lines_of_its_own_alone_and_rates_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = watched(tmp_path / "z\nz: step 9", monkeypatch, ConfigError(""))
+    ended.refresh()
+    pulled = "luwu_server_pulled_bytes_total"
+    live = watched(tmp_path / "a", monkeypatch, status(figures={pulled: 1000.0}), status(figures={pulled: 1_235_567.0}))
+    live.refresh()
+    live.refresh()
+    text = text_of([ended, live])
+    assert "\nz z: step 9: step 0\n" in text and text.startswith("a: step 5\n")
+    assert "pulled 1.23 MB/s" in text and "1.05 MB" in text

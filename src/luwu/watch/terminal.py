@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luwu.core.progress import BlockView
-from luwu.core.quantities import format_size
+from luwu.core.units import bytes_text, rate_text
 from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
 from luwu.watch.columns import number_of
@@ -55,7 +55,7 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["blocks"]:
         yield f"  blocks  {''.join(_SIGNS.get(view, '?') for view in state['blocks'])}"
     for worker in state["present"]:
-        memory = f", {format_size(worker['memory_bytes'])}" if worker["memory_bytes"] else ""
+        memory = f", {bytes_text(worker['memory_bytes'])}" if worker["memory_bytes"] else ""
         late = f"; the others wait since {worker['behind_seconds']:.0f} s" if worker["late"] else ""
         pushed = "" if worker["pushed"] is None else f", {counted(worker['pushed'], 'block')} pushed"
         yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
@@ -75,13 +75,14 @@ def _rates(traffic: Mapping[str, float | None]) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "?" if value is None else f"{format_size(int(value))}/s"
+    return "?" if value is None else rate_text(value)
 
 
 _LEGEND = "blocks: " + ", ".join(f"{_SIGNS[view]} {view.name.lower().replace('_', ' ')}" for view in BlockView)
 
 
 def text_of(runs: Sequence[WatchedRun]) -> str:
-    """Return what is known of the runs after their last look."""
-    lines = [line for run in runs for line in lines_of(run)]
+    """Return what is known of the runs after their last look; those under way come first, as screens are short."""
+    ordered = sorted(runs, key=lambda run: not run.state["live"])
+    lines = [line.replace("\n", " ") for run in ordered for line in lines_of(run)]
     return "\n".join([*lines, _LEGEND] if any(run.state.get("blocks") for run in runs) else lines)
