@@ -79,6 +79,12 @@ def test_workers_are_told_with_what_they_do_and_their_shares() -> None:
     )
 
 
+def test_a_phase_that_nobody_knows_here_tells_nothing() -> None:
+    told = pb.ProgressRequest(phase=max(WorkerPhase) + 1)  # type: ignore[arg-type]
+    [record] = worker_records([pb.WorkerStatus(rank=0, progress=told)], [])
+    assert record["activity"] == "has told nothing yet"
+
+
 def test_the_state_of_a_run_is_json_and_knows_what_is_at_stake() -> None:
     reply = status(unwritten=2, since_commit_seconds=1.5, blocks=bytes([0, 7]), failure="no", pause="full", missing=[1])
     record = run_record(reply, None, Sample(0.0, {"luwu_server_memory_bytes": 7.0}), [])

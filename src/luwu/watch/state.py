@@ -13,6 +13,7 @@ from luwu.watch.disks import DiskCounts
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
 
+_PHASES = {int(phase) for phase in WorkerPhase}
 _PACKETS = "luwu_server_packets_out_total"
 _AGAIN = "luwu_server_packets_again_total"
 _RATES = {
@@ -100,7 +101,7 @@ def _worker_record(worker: pb.WorkerStatus, shares: Sequence[int]) -> dict[str, 
         "memory_bytes": None,
         "heard_seconds": None,
     }
-    if worker.HasField("progress"):
+    if worker.HasField("progress") and worker.progress.phase in _PHASES:  # a newer server may know others
         told = worker.progress
         activity = Activity(WorkerPhase(told.phase), told.block, told.acquired, told.pushed)
         record |= {

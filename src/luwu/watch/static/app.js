@@ -47,7 +47,11 @@ function follow() {
     take(runs[record.run], record);
     show(record);
   };
-  stream.onerror = () => { connection.textContent = "luwu watch does not answer; it is asked again."; };
+  stream.onerror = () => {
+    connection.textContent = stream.readyState === EventSource.CLOSED
+      ? "luwu watch was started again; open the URL that it prints."
+      : "luwu watch does not answer; it is asked again.";
+  };
 }
 
 function show(record) {
