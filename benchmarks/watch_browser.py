@@ -133,11 +133,11 @@ def look_at_live_run(chrome: Any, folder: Path) -> dict[str, Any]:
                 browser.picture(chrome, PICTURES / "live-phone.png", PHONE, dark=True)
                 findings += browser.accessibility(chrome)  # a phone's, in the dark
                 wide = chrome.execute_script("return document.documentElement.scrollWidth")
+                errors = [each["message"] for each in chrome.get_log("browser") if each["level"] == "SEVERE"]
         finally:
             training.terminate()
             training.wait(120)
     changed = [name for name in NUMBERS if first.get(name) != second.get(name)]
-    errors = [each["message"] for each in chrome.get_log("browser") if each["level"] == "SEVERE"]
     return {
         "there": [name for name in NUMBERS if name in first],
         "not_equal": [name for name, right in equal.items() if not right],

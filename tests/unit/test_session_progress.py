@@ -27,10 +27,13 @@ class Worker:
     def __init__(self) -> None:
         self.activity: Activity | None = Activity(WorkerPhase.FORWARD, "h.1", 4, 0)
         self.attempts = 7
-        self.sent: list[pb.ProgressRequest] = []
+        self.sent: list[pb.ProgressRequest] = []  # without its memory
+        self.memory: list[int] = []
         self.teller = ProgressTeller(lambda: self.activity, self, TIMES)
 
     def send_progress(self, progress: pb.ProgressRequest) -> None:
+        self.memory.append(progress.memory_bytes)
+        progress.ClearField("memory_bytes")
         self.sent.append(progress)
 
 
@@ -48,6 +51,7 @@ def test_what_changes_is_told_at_once_and_without_a_place(worker: Worker) -> Non
     worker.attempts = 8
     worker.teller.tell(100.2)
     assert worker.sent[2].attempts == 8
+    assert all(memory > 1 << 20 for memory in worker.memory)
 
 
 def test_what_does_not_change_is_told_from_time_to_time_with_its_place(worker: Worker) -> None:

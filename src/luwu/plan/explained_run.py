@@ -24,7 +24,7 @@ MOST_STEPS = 100
 FIRST_STEPS = 3
 """Steps of a run that are left out where there are more: they record the pass, and fill memory."""
 
-LEAST_SHARE = 0.05
+LEAST_PERCENT = 5
 """Share of a step below which a part is not worth a line."""
 
 
@@ -75,7 +75,7 @@ def lines_of(found: Explanation) -> Iterator[str]:
         f"{step.tokens / step.seconds:,.0f} tokens/s"
     )
     for place, bound in enumerate(found.bounds):
-        if not place or bound.seconds >= LEAST_SHARE * step.seconds:
+        if not place or 100 * bound.seconds >= LEAST_PERCENT * step.seconds:
             yield sentence_of(step, bound)
     yield "what would help:" if found.remedies else "nothing that is known here would help by much"
     for remedy in found.remedies:

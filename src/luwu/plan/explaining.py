@@ -16,14 +16,13 @@ from luwu.launch.settings import Settings
 from luwu.observe.bounds import Bound, Part, Step, bounds_of, short_of
 from luwu.plan.disk_changes import DiskChanges, Moved
 
-LEAST_GAIN = 1.05
+LEAST_GAIN = 1 + 5 / 100
 """Factor of tokens a second below which a remedy is not worth a line."""
 
-RECOMPUTE_SHARE = 0.25
+RECOMPUTE_SHARE = 1 / 4
 """Share of a worker's computation that is recompute: a forward of two parts beside a backward of four."""
 
-
-ONE_WAY = 0.9
+ONE_WAY = 9 / 10
 """Share of the time of a disk's busier way below which the other way is idle."""
 
 
@@ -106,19 +105,19 @@ def _of_disk(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[R
     yield Remedy(
         "states", "optimizer states of 8 bits, in a new run (--optimizer adamw8bit)", _moving(step, changes.states)
     )
-    yield Remedy("disk", "a second drive of the same rate, in a new run (--store twice)", _scaled(step, 0.5))
+    yield Remedy("disk", "a second drive of the same rate, in a new run (--store twice)", _scaled(step, 1 / 2))
     yield _larger_batch(step, settings)
 
 
 def _of_update(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
-    yield Remedy("threads", "twice the processors for the server", _scaled(step, 0.5))
+    yield Remedy("threads", "twice the processors for the server", _scaled(step, 1 / 2))
     yield _larger_batch(step, settings)
 
 
 def _of_link(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
-    yield Remedy("link", "a link of twice the rate", _scaled(step, 0.5))
+    yield Remedy("link", "a link of twice the rate", _scaled(step, 1 / 2))
     if settings.run.dtype == "float32" and settings.run.device == "cuda":  # some processors are slow with 16 bits
-        yield Remedy("dtype", "blocks of 16 bits, in a new run (--dtype bfloat16)", _scaled(step, 0.5))
+        yield Remedy("dtype", "blocks of 16 bits, in a new run (--dtype bfloat16)", _scaled(step, 1 / 2))
     yield _larger_batch(step, settings)
 
 
