@@ -180,3 +180,9 @@ def test_a_report_may_tell_its_waits() -> None:
 def test_what_the_server_is_short_of(part: dict[str, Any], short: Part | None) -> None:
     step = mean_step(rows(0.5, (1.5, 0.0, 0.0), server=part))
     assert step is not None and short_of(step.served) is short
+
+
+def test_counts_of_a_server_in_rows_of_an_older_version_are_left_out() -> None:
+    part = {name: value for name, value in served(states=0.8).items() if name != "read_seconds"}
+    step = mean_step(rows(0.5, (1.5, 0.0, 0.0), server=part))
+    assert step is not None and step.served is None

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from luwu.cli.terminal import say, say_json
+from luwu.cli.terminal import AsJson, say, say_json
 
 
 def explain(
     run: Annotated[Path, typer.Argument(help="run folder of luwu train on this machine")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain what bound a run's last steps, what would help, and by how much.
 

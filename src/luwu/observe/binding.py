@@ -16,6 +16,12 @@ RECENT = 20
 
 Row = Mapping[str, Any]
 
+SERVED = {
+    "read_bytes", "written_bytes", "read_seconds", "write_seconds", "update_seconds", "threads", "pulls_waited",
+    "states_waited", "shared_memory",
+}  # fmt: skip
+"""Counts of a server that a row must have; rows of older versions have fewer."""
+
 
 def binding_sentence(rows: Sequence[Row]) -> str:
     """Return one sentence, without a full stop, on what binds the last steps; empty: their rows do not tell.
@@ -125,7 +131,8 @@ def _mean_served(rows: Sequence[Row]) -> Served | None:
 
 def _served(rows: Sequence[Row]) -> Iterator[Served]:
     for row in rows:
-        if part := row.get("server"):
+        part = row.get("server")
+        if part and part.keys() >= SERVED:
             yield Served(
                 part["read_bytes"],
                 part["written_bytes"],
