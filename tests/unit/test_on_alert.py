@@ -15,7 +15,7 @@ import pytest
 
 from harness.network.namespaces import has_ended, wait_until
 from luwu.errors import ConfigError
-from luwu.launch.on_alert import MOST_WAITING, OnAlertCalls, check_on_alert, check_program
+from luwu.launch.on_alert import MOST_WAITING, OnAlertCalls, check_on_alert, check_program, without_private
 from luwu.launch.settings import build_settings
 
 ALERT = {"name": "loss_rising", "state": "raised", "text": "the loss rises; \"it\" $HOME 'is' 3", "step": 7}
@@ -138,3 +138,7 @@ def test_a_program_that_is_not_there_is_refused() -> None:
         check_program("no-such-program --now")
     for good in ("", "sh -c true", "https://example.org/hook"):
         check_program(good)
+
+
+def test_settings_for_others_have_no_target() -> None:
+    assert without_private({"run.steps": 3, "run.on_alert": "https://host/hooks/secret"}) == {"run.steps": 3}

@@ -19,7 +19,7 @@ def asked(*arguments: object) -> tuple[int, str]:
 def a_run(folder: Path) -> Path:
     run = folder / "run"
     (run / "store").mkdir(parents=True)
-    (run / "config.toml").write_text("[model]\nlayers = 2\n")
+    (run / "config.toml").write_text('[model]\nlayers = 2\n[run]\non_alert = "https://host/secret"\nsteps = 3\n')
     (run / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(100)))
     (run / "store" / "chunks").write_bytes(bytes(2_000_000))
     return run
@@ -35,7 +35,8 @@ def test_a_report_has_versions_machine_and_run(tmp_path: Path, monkeypatch: pyte
     text = (tmp_path / "report.md").read_text()
     assert "secret" not in text and str(tmp_path) not in text
     for line in (
-        "LUWU_JOB_KEY=(set)", "OMP_NUM_THREADS=3", "layers = 2", '{"step": 80}', '{"step": 99}', "2 MB  store/chunks",
+        "LUWU_JOB_KEY=(set)", "OMP_NUM_THREADS=3", "layers = 2", "# on_alert is left out", "steps = 3", '{"step": 80}',
+        '{"step": 99}', "2 MB  store/chunks",
         "~/run",
     ):  # fmt: skip
         assert line in text.splitlines(), line

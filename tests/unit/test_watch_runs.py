@@ -117,7 +117,7 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: pb.StatusRe
 
 def test_a_page_gets_everything_once_and_then_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(tmp_path, 0, 3)
-    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n[model]\nlayers = 2\n")
+    (tmp_path / "config.toml").write_text('[run]\nsteps = 9\non_alert = "https://host/secret"\n[model]\nlayers = 2\n')
     (tmp_path / "worker-0.log").write_text("WARNING hot\n")
     run = watched(tmp_path, monkeypatch, status(blocks=b"\2\3", block_names=["<root>", "h.0"]))
     run.refresh()

@@ -7,13 +7,11 @@ from typing import Any
 
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
+from luwu.launch.on_alert import without_private
 from luwu.launch.settings import Settings, all_values
 from luwu.observe.loggers import Loggers, Run
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
-
-ON_ALERT = "run.on_alert"
-"""Setting that no logger gets: a URL may have a secret."""
 
 
 class LoggedMetrics(MetricsLog):
@@ -38,7 +36,7 @@ class LoggedMetrics(MetricsLog):
                 id=self._folder.saved_id() or self._folder.path.name,
                 name=self._folder.path.name,
                 folder=self._folder.path,
-                settings={name: value for name, value in all_values(self._settings).items() if name != ON_ALERT},
+                settings=without_private(all_values(self._settings)),
             )
             self._loggers = Loggers(self._settings.run.log, run, step, self._say)
         return word

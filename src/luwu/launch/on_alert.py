@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import shlex
 import shutil
 import signal
@@ -39,6 +40,9 @@ CLOSE_SECONDS = 10.0
 MOST_WAITING = 64
 """Alerts that wait for their turn; a further one is not told."""
 
+PRIVATE = "run.on_alert"
+"""Name of the setting, which stays in the run folder: a URL may have a secret."""
+
 _SHOWN_BYTES = 2000
 
 Words = Mapping[str, Any]
@@ -47,6 +51,17 @@ Words = Mapping[str, Any]
 def is_url(target: str) -> bool:
     """Return True for a URL, False for a command."""
     return target.startswith(("http://", "https://"))
+
+
+def without_private(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by name such as ``run.steps``, without the one that others must not see."""
+    return {name: value for name, value in values.items() if name != PRIVATE}
+
+
+def without_private_line(text: str) -> str:
+    """Return the text of a config.toml without the value that others must not see."""
+    name = PRIVATE.rpartition(".")[2]
+    return re.sub(rf"(?m)^\s*{name}\s*=.*$", f"# {name} is left out", text)
 
 
 def check_on_alert(target: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from luwu.core.errors import ConfigError
 from luwu.core.units import bytes_text
 from luwu.launch.folder import RunFolder
+from luwu.launch.on_alert import without_private_line
 from luwu.launch.processes import read_tail
 from luwu.probe.machine import examine
 
@@ -93,7 +94,7 @@ def lines_of_run(folder: RunFolder) -> Iterator[str]:
     yield "\n## Run\n"
     yield str(folder.path)
     yield f"\n{folder.config_path.name}:\n"
-    yield folder.config_path.read_text(encoding="utf-8", errors="replace").rstrip()
+    yield without_private_line(folder.config_path.read_text(encoding="utf-8", errors="replace")).rstrip()
     if folder.metrics_path.is_file():
         yield f"\nThe end of {folder.metrics_path.name}:\n"
         yield from read_tail(folder.metrics_path).splitlines()[-LAST_ROWS:]

@@ -13,6 +13,7 @@ from typing import Any
 
 from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import LuwuError
+from luwu.launch.on_alert import without_private
 from luwu.launch.run_paths import RunPaths
 from luwu.observe.binding import RECENT
 from luwu.observe.metrics import row_of
@@ -104,7 +105,7 @@ class WatchedFolder:
             tables = self._paths.saved_settings() or {}
         except (LuwuError, OSError):  # there is none, or it is damaged, which the run's own start says
             return
-        self._settings_of, self.settings = written, flat(tables)
+        self._settings_of, self.settings = written, without_private(flat(tables))
         run = tables.get("run")
         named = run.get("stores") if isinstance(run, Mapping) else None
         if named:
