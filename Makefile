@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz wheels lint format proto drawings docs bench bench-check clean
+.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz wheels test-aarch64 release lint format proto drawings docs bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src harness tests benchmarks examples tools
@@ -41,6 +41,12 @@ fuzz: setup ## Ten million random packets, as many in the kernel, two million he
 
 wheels: ## Wheels that need no compiler into dist/, for Linux with glibc 2.28 or later; ARCHITECTURE=aarch64 for another
 	@tools/wheels.sh $(ARCHITECTURE)
+
+test-aarch64: setup ## The wheel for ARM under qemu: native unit tests, its module, a short training; fetches some 300 MB the first time
+	@tools/aarch64_tests.sh
+
+release: ## All wheels and the source distribution, built and checked; tags and uploads nothing
+	@tools/release.sh
 
 lint: setup ## ruff, mypy, import-linter, clang-format and the order of native/'s folders, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))

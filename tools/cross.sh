@@ -66,6 +66,8 @@ make_compilers() {
         chmod +x "$DEPENDENCIES/$name"
     done
     export CC=$DEPENDENCIES/cc CXX=$DEPENDENCIES/c++
+    compile_once # the core is the same for every Python and for the native tests
+    export CCACHE_COMPILERTYPE=clang CCACHE_COMPILERCHECK="string:$(<requirements/wheels.txt) $ARCHITECTURE $GLIBC"
     export CXXFLAGS="-include cstdio" # nanobind uses stderr without its header, which g++'s library brings anyway
 }
 
