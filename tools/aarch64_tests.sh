@@ -21,7 +21,6 @@ readonly ROOT=$FOLDER/root
 readonly NATIVE=$FOLDER/native
 readonly RELEASE=trixie PYTHON=3.13
 readonly EMULATOR=/usr/bin/qemu-aarch64-static
-readonly MIRROR=${MIRROR:-http://deb.debian.org/debian}
 # Tests of the kernel's network, of many threads and of time are left out: there the emulator would be tested.
 readonly FILES=(portable_bits kernels optimizers crc32c fixed_point fixed_sums state_codes weighted_sum packets datagrams
     io_engine store store_values commits snapshots step_machine pipeline fabric tls)
@@ -33,7 +32,7 @@ unpack_debian() {
     rm -rf "$ROOT"
     mkdir -p "$ROOT"/{dev,proc,root,tmp,usr/bin,usr/lib,usr/sbin}
     for name in bin lib sbin; do ln -s "usr/$name" "$ROOT/$name"; done
-    echo "deb $MIRROR $RELEASE main" >"$source"
+    echo "deb http://deb.debian.org/debian $RELEASE main" >"$source"
     download_packages "$FOLDER/apt" -o "Dir::Etc::SourceList=$source" -o Dir::Etc::SourceParts=/dev/null -- \
         "python$PYTHON" openssl libstdc++6 dash coreutils
     for package in "$FOLDER"/apt/archives/*.deb; do
@@ -57,16 +56,17 @@ inside() {
     local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
     local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
     mkdir -p "$ROOT$PWD"
-    RULE=":qemu-aarch64:M::$magic:$mask:$EMULATOR:F" ROOT=$ROOT CHECKOUT=$PWD \
-        unshare --user --map-root-user --mount --pid --fork --mount-proc sh -ec '
-            mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
-            printf %s "$RULE" >/proc/sys/fs/binfmt_misc/register
-            mount --rbind /dev "$ROOT/dev"
-            mount -t proc proc "$ROOT/proc"
-            mount -t tmpfs tmpfs "$ROOT/dev/shm"
-            mount --rbind "$CHECKOUT" "$ROOT$CHECKOUT"
-            exec env --ignore-environment HOME=/root PATH=/usr/bin PYTHONPATH=/site LANG=C.UTF-8 \
-                chroot "$ROOT" "$@"' inside "$@"
+    unshare --user --map-root-user --mount --pid --fork --mount-proc sh -ec '
+        rule=$1 root=$2 checkout=$3
+        shift 3
+        mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+        printf %s "$rule" >/proc/sys/fs/binfmt_misc/register
+        mount --rbind /dev "$root/dev"
+        mount -t proc proc "$root/proc"
+        mount -t tmpfs tmpfs "$root/dev/shm"
+        mount --rbind "$checkout" "$root$checkout"
+        exec env --ignore-environment HOME=/root PATH=/usr/bin:/usr/sbin PYTHONPATH=/site LANG=C.UTF-8 chroot "$root" "$@"
+    ' inside ":qemu-aarch64:M::$magic:$mask:$EMULATOR:F" "$ROOT" "$PWD" "$@"
 }
 
 # doctest alone of /usr/include: the rest is this machine's.
