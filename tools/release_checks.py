@@ -15,7 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("cp310-cp310", "cp311-cp311", "cp312-abi3")
 ARCHITECTURES = ("x86_64", "aarch64")
-PLATFORM = "manylinux_2_28"
+MOST_GLIBC = 28
+"""Wheels run with glibc 2.28 or earlier."""
+
 SOURCES = (
     "pyproject.toml", "CMakeLists.txt", "LICENSE", "README.md", "CHANGELOG.md", "cmake/FindUring.cmake",
     "native/bindings/module.cc", "bpf/switch.bpf.c", "src/luwu/__init__.py", "src/luwu/control/control_pb2.py",
@@ -57,11 +59,14 @@ def wheel_problems(version: str, names: Collection[str]) -> list[str]:
     known = set()
     for python in PYTHONS:
         for architecture in ARCHITECTURES:
-            pattern = rf"luwu-{re.escape(version)}-{python}-[\w.]*{PLATFORM}_{architecture}\.whl"
-            found = {name for name in names if re.fullmatch(pattern, name)}
+            pattern = rf"luwu-{re.escape(version)}-{python}-[\w.]*manylinux_2_(\d+)_{architecture}\.whl"
+            matches = [re.fullmatch(pattern, name) for name in names]
+            found = {match[0] for match in matches if match and int(match[1]) <= MOST_GLIBC}
             known |= found
             if len(found) != 1:
-                problems.append(f"expected one wheel {python} for {PLATFORM}_{architecture}, found {len(found)}")
+                problems.append(
+                    f"expected one wheel {python} of {architecture} for glibc 2.28, found {len(found)}"
+                )
     source = f"luwu-{version}.tar.gz"
     if source not in names:
         problems.append(f"expected {source}, found none")

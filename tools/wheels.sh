@@ -54,6 +54,13 @@ for python in ${PYTHONS:-python3.10 python3.11 python3.12}; do
         say "$python is not installed: its wheel is left out"
     fi
 done
-PATH=$TOOLS/bin:$PATH "$TOOLS/bin/auditwheel" repair --plat "manylinux_${GLIBC/./_}_$ARCHITECTURE" --wheel-dir dist \
-    "$DEPENDENCIES"/new/*.whl
+# auditwheel names the oldest system that a wheel runs on; as an argument it takes those of this machine's architecture alone.
+rm -rf "$DEPENDENCIES/repaired"
+PATH=$TOOLS/bin:$PATH "$TOOLS/bin/auditwheel" repair --plat auto --wheel-dir "$DEPENDENCIES/repaired" "$DEPENDENCIES"/new/*.whl
+for wheel in "$DEPENDENCIES"/repaired/*.whl; do
+    [[ $wheel =~ manylinux_2_([0-9]+)_$ARCHITECTURE\.whl$ ]] && ((BASH_REMATCH[1] <= ${GLIBC#2.})) ||
+        fail "expected a wheel for glibc $GLIBC or earlier, found $(basename "$wheel")"
+done
+mkdir -p dist
+mv "$DEPENDENCIES"/repaired/*.whl dist
 ls -l dist

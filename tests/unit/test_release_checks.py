@@ -57,6 +57,8 @@ def test_a_release_has_every_wheel() -> None:
     assert checks.wheel_problems("1.2.0", whole) == []
     for name in whole:
         assert len(checks.wheel_problems("1.2.0", whole - {name})) == 1
+    newer = {name.replace("manylinux_2_28_aarch64", "manylinux_2_31_aarch64") for name in whole}
+    assert len(checks.wheel_problems("1.2.0", newer)) == 6  # three are missing, and three are not of a release
     old = "luwu-1.1.0-cp312-abi3-manylinux_2_28_x86_64.whl"
     assert checks.wheel_problems("1.2.0", whole | {old}) == [f"{old} is no file of version 1.2.0"]
 
