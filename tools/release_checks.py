@@ -64,9 +64,7 @@ def wheel_problems(version: str, names: Collection[str]) -> list[str]:
             found = {match[0] for match in matches if match and int(match[1]) <= MOST_GLIBC}
             known |= found
             if len(found) != 1:
-                problems.append(
-                    f"expected one wheel {python} of {architecture} for glibc 2.28, found {len(found)}"
-                )
+                problems.append(f"expected one wheel {python} of {architecture} for glibc 2.28, found {len(found)}")
     source = f"luwu-{version}.tar.gz"
     if source not in names:
         problems.append(f"expected {source}, found none")
