@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kit.common import ROOT, NotInstalledError, Row, arguments, result, run, table
 
-from harness.pages import world
-from harness.pages.blocks import CHECKED, SHOWN, Block, all_blocks
-from harness.pages.running import Runner
+from harness.pages.blocks import CHECKED, SHOWN, all_blocks
+from harness.pages.running import run_blocks
 from harness.warm import ADDRESS, LUWU_MODULES, serve_warm
 
 NAME = "docs_run"
@@ -30,22 +27,6 @@ BAR = "every code block that can run was run; 0 warnings; 0 dead links"
 UNIT = "blocks that failed, warnings and dead links"
 CHECKED_PAGES = ("docs/commit-points.md",)
 """Pages whose blocks run with --check: both kinds of blocks, without transformers, whose import takes seconds."""
-
-
-def run_blocks(blocks: Sequence[Block], folder: Path) -> dict[str, str]:
-    """Run blocks, each page in a folder of its own; return what went wrong, by block."""
-    failed = {}
-    world.prepare(folder / "first")
-    for page in dict.fromkeys(block.page for block in blocks):
-        own = folder / page.replace("/", "-")
-        shutil.copytree(folder / "first", own)
-        with closing(Runner(own)) as runner:
-            for block in (block for block in blocks if block.page == page):
-                try:
-                    runner.run(block)
-                except Exception as error:
-                    failed[block.name] = f"{type(error).__name__}: {error}"
-    return failed
 
 
 def build_site() -> tuple[list[str], list[str]]:

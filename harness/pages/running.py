@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.pages.blocks import Block, luwu_words
-from harness.pages.world import KEY, MODEL_FOLDERS, SMALLER, placed, write_model
+from harness.pages.world import KEY, MODEL_FOLDERS, SMALLER, placed, prepare, write_model
 from harness.warm import start_program
 
 SECONDS = 120.0
@@ -22,6 +23,8 @@ SECONDS = 120.0
 SMALL_RUN = ("--steps", "3", "--batch", "4", "--seq", "16", "--workers", "1", "--memory", "64MiB")
 SMALL_GPT = ("--layers", "1", "--hidden", "16", "--heads", "2")
 SMALL_WORDS = {"500": "1", "1500": "3"}
+"""Steps of the pages' commands, and those of a test."""
+
 SERVING = ("server", "switch", "link")
 """Commands that go on until they are stopped."""
 
@@ -118,7 +121,11 @@ class Runner:
             if not self._url:
                 raise BlockError(f"{command}: expected its address, found none: {started.communicate()[1][-800:]}")
             return
-        said, error = started.communicate(timeout=SECONDS)
+        try:
+            said, error = started.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            raise BlockError(f"{command}: expected its end within {SECONDS:.0f} s") from None
         if started.returncode:
             found = f"found {started.returncode}: {said[-400:]}{error[-800:]}"
             raise BlockError(f"{command}: expected exit status 0, {found}")
@@ -131,15 +138,29 @@ class Runner:
 
     def _smaller(self, words: list[str]) -> list[str]:
         """Return a command's arguments with the sizes of a test."""
+        words = [SMALL_WORDS.get(word, word) for word in words]
         if words[0] == "train":
             self._runs += 1
             own = [] if "--run" in words else ["--run", f"runs/{self._runs}"]
             text = [] if "--data" in words else ["--data", "texts"]
-            words = [SMALL_WORDS.get(word, word) for word in words]
             return [*words, *own, *text, *SMALL_RUN, *(() if "--model" in words else SMALL_GPT)]
-        if words[0] == "server":
-            return [*words, "--memory", "64MiB", "--listen", "127.0.0.1:0"]
-        return [SMALL_WORDS.get(word, word) for word in words]
+        return [*words, "--memory", "64MiB", "--listen", "127.0.0.1:0"] if words[0] == "server" else words
+
+
+def run_blocks(blocks: Sequence[Block], folder: Path) -> dict[str, str]:
+    """Run blocks, each page in a folder of its own in a folder that is empty; return what went wrong, by block."""
+    failed = {}
+    prepare(folder / "first")
+    for page in dict.fromkeys(block.page for block in blocks):
+        own = folder / page.replace("/", "-")
+        shutil.copytree(folder / "first", own)
+        with closing(Runner(own)) as runner:
+            for block in (block for block in blocks if block.page == page):
+                try:
+                    runner.run(block)
+                except Exception as error:
+                    failed[block.name] = f"{type(error).__name__}: {error}"
+    return failed
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -11,8 +11,8 @@ TEXT = "".join(f"It was said that {number} is followed by {number + 1}.\n" for n
 KEY = "0123456789abcdef" * 4
 """Job key of the servers here."""
 
-SMALLER = {"8GiB": "64MiB", "32GiB": "64MiB", "10_000": "3", "seq=512": "seq=16", "1000 - ": "3 - "}
-"""Sizes of the pages' Python, and those that tests have."""
+SMALLER = {"8GiB": "64MiB", "32GiB": "64MiB", "10_000": "3", "seq=512": "seq=16", "1000 - ": "3 - ", ":9090": ":0"}
+"""Sizes and ports of the pages' Python, and those that tests have."""
 
 OWN_TOKENIZER = "of-models.json"
 """The tokenizer of the models; a page may write another tokenizer.json."""

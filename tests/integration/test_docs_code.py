@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import closing
+import re
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
 
-from harness.pages import world
 from harness.pages.blocks import CHECKED, GOES_ON, RUN, SHELL, SHOWN, SLOW, all_blocks, blocks_of, luwu_words
 from harness.pages.given import taken_for_granted
-from harness.pages.running import Runner
+from harness.pages.running import run_blocks
 from luwu.cli.main import app
 from luwu.core.settings import build, tomllib
 from luwu.launch.settings import Settings
 from luwu.server.settings import ServerFile
 from luwu.switch.settings import SwitchFile
 
-BLOCKS = all_blocks(Path(__file__).resolve().parents[2])
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = all_blocks(ROOT)
 FILES = [block for block in BLOCKS if block.language in CHECKED]
 RUN_HERE = [block for block in BLOCKS if block.runs and not block.slow]
 COMMANDS = [
@@ -65,22 +64,16 @@ def test_every_block_says_its_language_and_runs_or_says_why_not():
     assert len(BLOCKS) > 60 and len(RUN_HERE) > 25
     for block in BLOCKS:
         assert block.language in (*RUN, *CHECKED, *SHOWN), f"{block.name}: name the language behind the fence"
+        for file in re.findall(r"[\w/]+\.py", block.reason):
+            assert file == "train.py" or (ROOT / file).exists(), block.name
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_blocks_run(tmp_path):
     """One test for all of them, because they share what pages take for granted, and what Python imports for it."""
-    world.prepare(tmp_path / "first")
-    for page in dict.fromkeys(block.page for block in RUN_HERE):
-        folder = tmp_path / page.replace("/", "-")
-        shutil.copytree(tmp_path / "first", folder)
-        with closing(Runner(folder)) as runner:
-            for block in (block for block in RUN_HERE if block.page == page):
-                try:
-                    runner.run(block)
-                except Exception as error:
-                    pytest.fail(f"{block.name}: {type(error).__name__}: {error}")
+    failed = run_blocks(RUN_HERE, tmp_path)
+    assert not failed, "\n".join(f"{name}: {error}" for name, error in failed.items())
 
 
 @pytest.mark.parametrize(("place", "command"), COMMANDS)
