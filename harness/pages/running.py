@@ -25,15 +25,23 @@ SMALL_GPT = ("--layers", "1", "--hidden", "16", "--heads", "2")
 SMALL_WORDS = {"500": "1", "1500": "3"}
 """Steps of the pages' commands, and those of a test."""
 
-SERVING = ("server", "switch", "link")
+HERE = {"server": ("--memory", "64MiB", "--listen", "127.0.0.1:0"), "watch": ("--host", "127.0.0.1", "--port", "0")}
+"""Flags that are added to commands: little memory, loopback, and a free port."""
+
+SERVING = ("server", "switch", "link", "watch")
 """Commands that go on until they are stopped."""
 
 PREPARED = {
     "runs/novels": "luwu train --run runs/novels --store /nvme0/novels",
+    "runs/gpt": "luwu train --run runs/gpt",
+    "page.pem": "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=host0 -keyout page.key -out page.pem",
     "/nvme0/llama": "luwu import llama/ --store /nvme0/llama",
     "llama-dcp": "luwu export llama-dcp/ --dcp --store /nvme0/llama",
 }
 """Runs and stores that pages speak of, and the commands that make them where the page has not done so."""
+
+MAKING = ("--run ", 'open("', "import llama/ --store ", "export ", "-out ")
+"""Words before the name of a run or a store that is made, and not only spoken of."""
 
 
 class BlockError(Exception):
@@ -103,7 +111,7 @@ class Runner:
             if name in text and not (self._folder / name).exists():
                 write_model(self._folder / name)
         for name, command in PREPARED.items():
-            made = any(f"{words}{name}" in text for words in ("--run ", 'open("', "import llama/ --store ", "export "))
+            made = any(f"{words}{name}" in text for words in MAKING)
             if name in text and not made and not Path(self._folder, placed(name, self._folder)).exists():
                 self._prepare(command)
                 self._run_command(command)
@@ -114,7 +122,7 @@ class Runner:
             started = self._start(["bash", "-c", command])
         else:
             started = self._start([sys.executable, "-m", "luwu.cli", *self._smaller(words)])
-        if words and words[0] in SERVING:
+        if words and words[0] in SERVING and "--terminal" not in words:
             self._open.callback(_stop, started)
             assert started.stdout is not None
             self._url = started.stdout.readline().strip()
@@ -144,7 +152,7 @@ class Runner:
             own = [] if "--run" in words else ["--run", f"runs/{self._runs}"]
             text = [] if "--data" in words else ["--data", "texts"]
             return [*words, *own, *text, *SMALL_RUN, *(() if "--model" in words else SMALL_GPT)]
-        return [*words, "--memory", "64MiB", "--listen", "127.0.0.1:0"] if words[0] == "server" else words
+        return [*words, *HERE.get(words[0], ())]
 
 
 def run_blocks(blocks: Sequence[Block], folder: Path) -> dict[str, str]:
