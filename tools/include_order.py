@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
+    "trace",
     "kernels",
     "store",
     "schedule",

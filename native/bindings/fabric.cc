@@ -14,6 +14,7 @@
 #include "bindings/bindings.h"
 #include "bindings/interrupts.h"
 #include "bindings/server_parts.h"
+#include "bindings/traces.h"
 #include "fabric/shm/endpoint.h"
 #include "fabric/shm/shm_server.h"
 
@@ -73,9 +74,10 @@ nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
 }
 
 void bind_server(nb::module_& module) {
-    nb::class_<fabric::ShmServer>(module, "ShmServer",
-                                  "The server of one host: an open store, its pipeline and its workers' shared memory.")
-        .def(
+    nb::class_<fabric::ShmServer> type(
+        module, "ShmServer", "The server of one host: an open store, its pipeline and its workers' shared memory.");
+    bind_traces(type, [](auto& self) -> auto& { return self.core(); });
+    type.def(
             nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
             "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep,
@@ -166,6 +168,10 @@ void bind_endpoint(nb::module_& module) {
             "Starts a step with the settings of each parameter group, in the optimizer's order. The server divides the "
             "gradient by loss_scale, (scale, good steps before at this scale), if it is given, and then clips its "
             "global norm to max_grad_norm, if that is given. Returns False: workers need not pull alike.")
+        .def_prop_ro(
+            "trace_request", [](const fabric::Endpoint& self) { return make_trace_asked(self.trace_request()); },
+            "What this worker records of the attempt that began last: (the most records, it is the last attempt of the "
+            "trace); 0 records: nothing.")
         .def_prop_ro("grad_norm", &grad_norm,
                      "The global norm of the last step's gradient, before clipping; None without clipping.")
         .def("pull", &fabric::Endpoint::pull, "block"_a, "alone"_a = false, nb::call_guard<nb::gil_scoped_release>(),

@@ -68,6 +68,7 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_probes(module);
     luwu::bindings::bind_schedule(module);
     luwu::bindings::bind_step(module);
+    luwu::bindings::bind_recorder(module);
     luwu::bindings::bind_fabric(module);
     luwu::bindings::bind_forks(module);
     luwu::bindings::bind_udp(module);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings/server_parts.h"
+#include "bindings/traces.h"
 #include "fabric/tcp/tcp_server.h"
 #include "fabric/tcp/tcp_worker.h"
 
@@ -52,6 +53,7 @@ template <class Self, class Core>
 void bind_core(nanobind::class_<Self>& type, Core core) {
     namespace nb = nanobind;
     using namespace nb::literals;
+    bind_traces(type, core);
     type.def_prop_ro("initialised", [core](const Self& self) { return core(self).initialised(); })
         .def_prop_ro(
             "findings", [core](const Self& self) { return core(self).findings(); },

@@ -57,6 +57,7 @@ void Executor::carry_out() {
 
 void Executor::operator()(const step::TakeBack& action) {
     to_take_back_ = action.blocks;
+    takes_back_since_ns_ = shared.recorder.begin();
     try_take_back();
 }
 
@@ -75,6 +76,9 @@ void Executor::try_take_back() {
             shared.states.invalidate(shared.layout.first_chunk(block) + i);
         }
     }
+    shared.recorder.end({.begin_ns = takes_back_since_ns_,
+                         .step = static_cast<std::uint32_t>(shared.step().progress.step() + 1),
+                         .kind = trace::Kind::roll_back});
     tell(shared.machine.taken_back());
 }
 
@@ -88,6 +92,7 @@ void Executor::operator()(const step::EndStep& action) {
         states.follow(shared.step().owed ? owed.order() : action.arrivals);
     }
     answer(action.ending);
+    shared.settings.tracing->stands(shared.step().progress.step(), shared.step().progress.durable_step());
     parameters.retry_waiting();
     states.read_ahead();
     parameters.read_ahead();

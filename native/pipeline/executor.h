@@ -71,6 +71,7 @@ class Executor {
     std::deque<step::Action> actions_;
     bool acting_ = false;
     std::optional<std::vector<std::uint32_t>> to_take_back_;  // blocks
+    std::uint64_t takes_back_since_ns_ = 0;                   // trace::Recorder::begin
     std::vector<Reply> replies_;
 };
 

@@ -29,8 +29,11 @@ class BusyTime {
 
 }  // namespace
 
-IoStage::IoStage(std::string name, std::unique_ptr<store::IoEngine> engine, std::function<void(IoTask&)> done)
-    : name_(std::move(name)), engine_(std::move(engine)), done_(std::move(done)), thread_([this] { run(); }) {}
+IoStage::IoStage(std::string name, std::unique_ptr<store::IoEngine> engine, const trace::Recorder& recorder,
+                 std::function<void(IoTask&)> done)
+    : name_(std::move(name)), engine_(std::move(engine)), recorder_(recorder), done_(std::move(done)), thread_([this] {
+          run();
+      }) {}
 
 IoStage::~IoStage() {
     {
@@ -72,6 +75,7 @@ bool IoStage::take_work() {
     while (!queue_.empty() && in_flight_.size() < engine_->depth()) {
         in_flight_.push_back(std::move(queue_.front()));
         queue_.pop_front();
+        in_flight_.back()->begun_ns = recorder_.begin();
         engine_->submit(in_flight_.back()->request);
     }
     return !(stopping_ && queue_.empty() && in_flight_.empty() && jobs_.empty());

@@ -13,6 +13,7 @@
 
 #include "store/aligned_buffer.h"
 #include "store/io_engine.h"
+#include "trace/recorder.h"
 
 namespace luwu::pipeline {
 
@@ -22,14 +23,17 @@ struct IoTask {
     std::uint32_t chunk = 0;
     std::uint64_t count = 0;  // the version that is read or written
     std::uint64_t bytes = 0;
-    bool kept = false;          // it is the chunk's kept gradient, no record
-    store::AlignedBuffer page;  // for the chunk header, where it is read apart from the states
+    std::uint64_t step = 0;      // that it is a part of
+    std::uint64_t begun_ns = 0;  // trace::Recorder::begin, when the engine got it
+    bool kept = false;           // it is the chunk's kept gradient, no record
+    store::AlignedBuffer page;   // for the chunk header, where it is read apart from the states
 };
 
 class IoStage {
   public:
     // `done` is called in the stage's thread for every finished task; request.error tells how it ended.
-    IoStage(std::string name, std::unique_ptr<store::IoEngine> engine, std::function<void(IoTask&)> done);
+    IoStage(std::string name, std::unique_ptr<store::IoEngine> engine, const trace::Recorder& recorder,
+            std::function<void(IoTask&)> done);
     ~IoStage();  // finishes what was submitted
     IoStage(const IoStage&) = delete;
     IoStage& operator=(const IoStage&) = delete;
@@ -48,6 +52,7 @@ class IoStage {
 
     std::string name_;
     std::unique_ptr<store::IoEngine> engine_;
+    const trace::Recorder& recorder_;
     std::function<void(IoTask&)> done_;
     std::mutex mutex_;
     std::deque<std::unique_ptr<IoTask>> queue_;

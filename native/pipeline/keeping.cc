@@ -87,6 +87,7 @@ void Keeping::read(std::uint32_t chunk) {
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
     task->bytes = kept_->bytes(chunk);
+    task->step = shared_.step_of_update(shared_.place(chunk).block);
     task->kept = true;
     task->request = kept_->read(chunk);
     shared_.parts.states->submit(std::move(task));
@@ -106,10 +107,13 @@ void Keeping::read_done(IoTask& task) {
 
 void Keeping::keep_one(std::uint32_t chunk) {
     const store::ChunkPlace& place = shared_.place(chunk);
+    trace::Record span{
+        .begin_ns = shared_.recorder.begin(), .block = place.block, .chunk = chunk, .kind = trace::Kind::keep};
     ChunkUpdate update;
     {
         const std::lock_guard lock(shared_.mutex);
         if (shared_.failed()) return release(chunk);
+        span.step = static_cast<std::uint32_t>(shared_.step().progress.step() + 1);
         shared_.parts.gradients->pick_up(place.block);
         update.place = &place;
         update.gradients = shared_.parts.gradients->at(place);
@@ -117,6 +121,7 @@ void Keeping::keep_one(std::uint32_t chunk) {
         update.scale = shared_.step().average();
     }
     keep(update, chunk);
+    shared_.recorder.end(span);
     const std::lock_guard lock(shared_.mutex);
     shared_.parts.gradients->put_down(place.block);
     if (!std::isfinite(kept_->squares(chunk))) shared_.parts.executor->tell(shared_.machine.spoiled());

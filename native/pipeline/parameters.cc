@@ -18,7 +18,7 @@ Parameters::Parameters(Shared& shared)
     : shared_(shared),
       blocks_(shared.layout.block_count()),
       reader_(std::make_unique<IoStage>("luwu-1-read", shared.settings.make_engine(shared.settings.io_depth),
-                                        [this](IoTask& task) { read_done(task); })) {}
+                                        shared.recorder, [this](IoTask& task) { read_done(task); })) {}
 
 // New versions of a step that will be rolled back may never have been written, and must not be read; nor may old
 // versions of a step that was answered.
@@ -93,6 +93,7 @@ void Parameters::read_ahead() {
 
 void Parameters::read(std::uint32_t block) {
     const std::uint64_t count = shared_.step().progress.count(block);
+    const std::uint64_t step = shared_.step_of_read(block);
     const auto places = shared_.layout.chunks_of(block);
     blocks_[block].chunks_reading = static_cast<std::uint32_t>(places.size());
     for (std::uint32_t i = 0; i < places.size(); ++i) {
@@ -100,6 +101,7 @@ void Parameters::read(std::uint32_t block) {
         task->chunk = shared_.layout.first_chunk(block) + i;
         task->count = count;
         task->bytes = places[i].parameter_bytes + store::kPage;
+        task->step = step;
         task->page = store::AlignedBuffer(store::kPage);
         task->request = shared_.store.records().read_parameters(places[i], count, shared_.parameters_of(places[i]),
                                                                 task->page.data());
@@ -109,6 +111,7 @@ void Parameters::read(std::uint32_t block) {
 }
 
 void Parameters::read_done(IoTask& task) {
+    shared_.note(trace::Kind::read, task);
     const store::ChunkPlace& place = shared_.place(task.chunk);
     std::optional<Error> error;
     try {

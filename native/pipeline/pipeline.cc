@@ -62,7 +62,9 @@ Pipeline::Begun Pipeline::begin(std::uint32_t worker, const std::vector<GroupSet
     if (commit_after && std::chrono::steady_clock::now() - shared.committed_at >= *commit_after) {
         executor_->tell(shared.machine.commit_soon());
     }
+    const bool opens = !shared.step().members.anyone_in_step();
     executor_->tell(shared.machine.begin(worker, {groups, gradient}));
+    if (opens && !shared.failed()) shared.settings.tracing->begin_attempt(shared.step().progress.step() + 1);
     return {shared.step().abandoned(), failed ? std::nullopt : shared.step().failure};
 }
 
@@ -79,7 +81,9 @@ void Pipeline::pull(std::uint32_t stream, std::uint32_t block, Reply reply) {
     shared.pass.pulled(stream, block);
     executor_->tell(shared.machine.pull(stream, block));
     if (shared.failed()) return reply({false, 0});
-    executor_->parameters.hand_out(block, std::move(reply));
+    const std::uint64_t bytes = shared.layout.shape().blocks[block].bytes();
+    executor_->parameters.hand_out(block,
+                                   shared.recorded(trace::Kind::hand_out, stream, block, bytes, std::move(reply)));
     executor_->parameters.read_ahead(stream);
 }
 
@@ -103,7 +107,10 @@ void Pipeline::push(std::uint32_t stream, std::uint32_t block, const std::byte* 
         executor_->tell(std::move(actions));
         return reply({false, 0});
     }
-    executor_->gradients.take(stream, block, gradient, std::move(reply));
+    const std::uint64_t bytes =
+        shared.layout.shape().blocks[block].elements * kernels::size_of(shared.gradient_dtype(block));
+    executor_->gradients.take(stream, block, gradient,
+                              shared.recorded(trace::Kind::collect, stream, block, bytes, std::move(reply)));
     executor_->tell(std::move(actions));
 }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "pipeline/io_stage.h"
+#include "pipeline/updates.h"
+
 namespace luwu::pipeline {
 
 namespace {
@@ -44,7 +47,36 @@ Shared::Shared(store::ChunkStore& store_, PipelineSettings settings_)
       window(settings.plan, pass),
       states(layout, settings.plan),
       room(settings.disk_full_wait),
+      recorder(settings.tracing->recorder),
       initialised(store.initialised()) {}
+
+std::uint64_t Shared::step_of_read(std::uint32_t block) const {
+    const bool updated = parts.updates->changed(block) && !parts.updates->started(block);
+    return step_of_update(block) + (updated ? 1 : 0);
+}
+
+void Shared::note(trace::Kind kind, const IoTask& task) {
+    recorder.end({.begin_ns = task.begun_ns,
+                  .bytes = task.bytes,
+                  .step = static_cast<std::uint32_t>(task.step),
+                  .block = place(task.chunk).block,
+                  .chunk = task.chunk,
+                  .kind = kind});
+}
+
+Reply Shared::recorded(trace::Kind kind, std::uint32_t stream, std::uint32_t block, std::uint64_t bytes, Reply reply) {
+    if (!recorder.on()) return reply;
+    const trace::Record span{.begin_ns = trace::Recorder::now(),
+                             .bytes = bytes,
+                             .step = static_cast<std::uint32_t>(step().progress.step() + 1),
+                             .block = block,
+                             .worker = settings.one_stream ? trace::kNobody : trace::worker_number(stream),
+                             .kind = kind};
+    return [this, span, reply = std::move(reply)](Outcome outcome) {
+        recorder.end(span);
+        reply(outcome);
+    };
+}
 
 std::byte* Shared::parameters_of(const store::ChunkPlace& place) const {
     return settings.window + window.offset(place.block) + place.first_element * layout.parameter_size(place.block);

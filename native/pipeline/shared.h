@@ -18,6 +18,7 @@ namespace luwu::pipeline {
 
 class Executor;
 class Gradients;
+struct IoTask;
 class Keeping;
 class Optimizers;
 class OwedUpdates;
@@ -40,7 +41,8 @@ struct Shared {
     schedule::StateCache states;
     Room room;
     PipelineStats stats;  // counts alone; what the machine knows is added to them
-    bool initialised;     // the store has values
+    trace::Recorder& recorder;
+    bool initialised;  // the store has values
     std::uint32_t reads_in_flight = 0;
     std::chrono::steady_clock::time_point committed_at = std::chrono::steady_clock::now();
 
@@ -66,6 +68,16 @@ struct Shared {
     [[nodiscard]] bool stays(std::uint32_t chunk) const {
         return states.pinned(chunk) && window.pinned(place(chunk).block);
     }
+    // The step whose update of the block is under way, or comes next.
+    [[nodiscard]] std::uint64_t step_of_update(std::uint32_t block) const {
+        return step().progress.step() + (step().blocks[block].stale() ? 0 : 1);
+    }
+    // The step that a read of the block is for: after its update, the next one.
+    [[nodiscard]] std::uint64_t step_of_read(std::uint32_t block) const;
+    void note(trace::Kind kind, const IoTask& task);  // without the lock: a transfer ended
+    // The reply, and a record of the time until it is called.
+    [[nodiscard]] Reply recorded(trace::Kind kind, std::uint32_t stream, std::uint32_t block, std::uint64_t bytes,
+                                 Reply reply);
     [[nodiscard]] std::byte* parameters_of(const store::ChunkPlace& place) const;  // in the window
     [[nodiscard]] kernels::Dtype gradient_dtype(std::uint32_t block) const;
 };

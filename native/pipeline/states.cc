@@ -15,7 +15,7 @@ States::States(Shared& shared)
     : shared_(shared),
       wanted_(shared.layout.chunks().size(), false),
       reader_(std::make_unique<IoStage>("luwu-4-read", shared.settings.make_engine(shared.settings.io_depth),
-                                        [this](IoTask& task) { read_done(task); })) {}
+                                        shared.recorder, [this](IoTask& task) { read_done(task); })) {}
 
 void States::want(std::uint32_t chunk) {
     switch (shared_.states.state(chunk)) {
@@ -91,6 +91,7 @@ void States::read(std::uint32_t chunk) {
     task->chunk = chunk;
     task->count = shared_.step().progress.count(place.block);
     task->bytes = place.state_bytes();
+    task->step = shared_.step_of_read(place.block);
     task->request = shared_.store.records().read_states(place, task->count, shared_.states.memory(chunk));
     submit(std::move(task));
 }
@@ -101,6 +102,7 @@ void States::submit(std::unique_ptr<IoTask> task) {
 }
 
 void States::read_done(IoTask& task) {
+    shared_.note(task.kept ? trace::Kind::read_kept : trace::Kind::read_states, task);
     if (task.kept) return shared_.parts.keeping->read_done(task);
     const store::ChunkPlace& place = shared_.place(task.chunk);
     const std::lock_guard lock(shared_.mutex);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "pipeline/room.h"
+#include "pipeline/tracing.h"
 #include "schedule/residency.h"
 #include "step/ending.h"
 #include "step/settings.h"
@@ -36,6 +37,7 @@ struct PipelineSettings {
     std::uint32_t optimizer_threads = 1;
     std::uint32_t io_depth = 16;
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
+    std::shared_ptr<Tracing> tracing = std::make_shared<Tracing>();
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
     std::function<void(const Error&)> on_failure = [](const Error&) {};
     // With one stream: a worker gave the step up, and packets under way from the others must be dropped. Called with

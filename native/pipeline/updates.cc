@@ -127,6 +127,8 @@ ChunkUpdate Updates::make_update(std::uint32_t chunk) const {
 void Updates::update_one(std::uint32_t chunk) {
     const auto begin = std::chrono::steady_clock::now();
     const store::ChunkPlace& place = shared_.place(chunk);
+    trace::Record span{
+        .begin_ns = shared_.recorder.begin(), .block = place.block, .chunk = chunk, .kind = trace::Kind::update};
     ChunkUpdate update;
     std::vector<kernels::Step> groups;
     bool keeps = false;
@@ -135,6 +137,7 @@ void Updates::update_one(std::uint32_t chunk) {
         const step::State& step = shared_.step();
         if (step.given_up(place.block)) return;
         shared_.parts.gradients->pick_up(place.block);
+        span.step = static_cast<std::uint32_t>(shared_.step_of_update(place.block));
         const bool owes = step.blocks[place.block].owes();
         keeps = step.clipping.keeps_gradients() && !owes;
         memory_alone_[chunk] = owes && !step.owed->record && shared_.stays(chunk);
@@ -147,6 +150,7 @@ void Updates::update_one(std::uint32_t chunk) {
     if (keeps) shared_.parts.keeping->keep(update, chunk);
     const ChunkUpdateResult result = update_chunk(update);
     if (result.finite && update.seals) seal_record(update, result);
+    shared_.recorder.end(span);
     const auto spent = std::chrono::steady_clock::now() - begin;
     const std::lock_guard lock(shared_.mutex);
     shared_.stats.update_nanoseconds +=
@@ -164,15 +168,19 @@ void Updates::update_one(std::uint32_t chunk) {
 
 void Updates::seal_one(std::uint32_t chunk) {
     const std::uint32_t block = shared_.place(chunk).block;
+    trace::Record span{
+        .begin_ns = shared_.recorder.begin(), .block = block, .chunk = chunk, .kind = trace::Kind::checksum};
     ChunkUpdate record;
     {
         const std::lock_guard lock(shared_.mutex);
         if (shared_.step().given_up(block)) return;
+        span.step = static_cast<std::uint32_t>(shared_.step().progress.step());
         record = describe(chunk, shared_.step().progress.count(block));
     }
     seal_record(record, checksums_of(record));
+    shared_.recorder.end(span);
     const std::lock_guard lock(shared_.mutex);
-    if (!shared_.step().given_up(block)) shared_.parts.writing->write_record(chunk, record.count);
+    if (!shared_.step().given_up(block)) shared_.parts.writing->write_record(chunk, record.count, span.step);
 }
 
 void Updates::seal_record(const ChunkUpdate& update, const ChunkUpdateResult& result) const {
@@ -196,7 +204,7 @@ void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     }
     // Before the executor hears of it: the step may end with it, and the next one may write.
     const bool stays = memory_alone_[chunk];
-    if (valid && !stays) shared_.parts.writing->write_record(chunk, count);
+    if (valid && !stays) shared_.parts.writing->write_record(chunk, count, shared_.step_of_update(block));
     if (--entry.chunks_to_update == 0) {
         if (!owes) shared_.parts.gradients->give_back(block);
         shared_.parts.executor->tell(shared_.machine.caught_up(block));

@@ -11,14 +11,15 @@ namespace luwu::pipeline {
 Writing::Writing(Shared& shared)
     : shared_(shared),
       writer_(std::make_unique<IoStage>("luwu-6-write", shared.settings.make_engine(shared.settings.io_depth),
-                                        [this](IoTask& task) { done(task); })) {}
+                                        shared.recorder, [this](IoTask& task) { done(task); })) {}
 
-void Writing::write_record(std::uint32_t chunk, std::uint64_t count) {
+void Writing::write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step) {
     const store::ChunkPlace& place = shared_.place(chunk);
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
     task->count = count;
     task->bytes = place.record_bytes();
+    task->step = step;
     if (prepared_) return write(std::move(task));
     first_.push_back(std::move(task));
     if (first_.size() == 1) post([this] { prepare(); });
@@ -28,6 +29,7 @@ void Writing::write_kept(std::uint32_t chunk) {
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
     task->bytes = shared_.parts.keeping->gradients().bytes(chunk);
+    task->step = shared_.step().progress.step() + 1;
     task->kept = true;
     write(std::move(task));
 }
@@ -85,6 +87,7 @@ std::optional<Error> Writing::write_again(IoTask& task) {
 
 void Writing::done(IoTask& task) {
     const auto error = task.request.error != 0 ? write_again(task) : std::nullopt;
+    shared_.note(task.kept ? trace::Kind::write_kept : trace::Kind::write, task);
     const std::lock_guard lock(shared_.mutex);
     shared_.stats.bytes_written += task.bytes;
     if (error) return shared_.parts.executor->break_down(*error);
@@ -97,17 +100,23 @@ void Writing::commit(store::CommitRecord record) {
 }
 
 void Writing::commit_now(store::CommitRecord record) {
+    const trace::Record span{.begin_ns = shared_.recorder.begin(),
+                             .step = static_cast<std::uint32_t>(record.step),
+                             .kind = trace::Kind::commit};
     try {
         shared_.room.retry([&] { shared_.store.commit(record); });
     } catch (const Error& error) {
         const std::lock_guard lock(shared_.mutex);
         return shared_.parts.executor->break_down(error);
     }
+    shared_.recorder.end(span);
     {
         const std::lock_guard lock(shared_.mutex);
         prepared_ = false;
         shared_.committed_at = std::chrono::steady_clock::now();
         shared_.parts.executor->tell(shared_.machine.recorded());
+        const step::Progress& progress = shared_.step().progress;
+        shared_.settings.tracing->stands(progress.step(), progress.durable_step());
         shared_.changed.notify_all();
     }
     shared_.settings.on_commit();

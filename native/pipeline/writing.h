@@ -18,7 +18,7 @@ class Writing {
     explicit Writing(Shared& shared);
     void stop() { writer_.reset(); }  // finishes transfers under way
 
-    void write_record(std::uint32_t chunk, std::uint64_t count);
+    void write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step);
     void write_kept(std::uint32_t chunk);
     void commit(store::CommitRecord record);
     void post(std::function<void()> job) { writer_->post(std::move(job)); }  // runs in the writer's thread

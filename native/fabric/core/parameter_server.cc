@@ -54,6 +54,7 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     for_pipeline.plan = memory_.plan();
     for_pipeline.window = memory_.window();
     for_pipeline.workers = settings_.workers;
+    for_pipeline.tracing = settings_.tracing;
     for_pipeline.one_stream = settings_.one_stream;
     for_pipeline.on_given_up = settings_.on_given_up;
     for_pipeline.gradient_dtype = settings_.gradient_dtype;

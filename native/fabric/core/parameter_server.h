@@ -36,6 +36,7 @@ struct ServerSettings {
     bool one_of_several = false;
     std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
     pipeline::SnapshotSettings snapshots;
+    std::shared_ptr<pipeline::Tracing> tracing = std::make_shared<pipeline::Tracing>();
     std::chrono::nanoseconds disk_full_wait{0};            // the longest time that a step waits for room on a disk
     pipeline::CommitPoints commit_points;                  // those for snapshots follow from `snapshots`
     std::optional<std::chrono::nanoseconds> commit_after;  // as the pipeline's

@@ -24,9 +24,9 @@ struct alignas(64) Request {
     RequestKind kind = RequestKind::begin;
     std::uint64_t sequence = 0;  // of the stream, from 1
     std::uint32_t block = 0;
-    std::uint32_t flag = 0;      // vote: roll back; pull: alone
-    std::uint64_t argument = 0;  // push, initialise: offset in the worker's arena
-    std::int64_t result = 0;
+    std::uint32_t flag = 0;       // vote: roll back; pull: alone
+    std::uint64_t argument = 0;   // push, initialise: offset in the worker's arena
+    std::int64_t result = 0;      // begin: twice the most records of a trace, and 1 if it is the last attempt of it
     std::uint64_t posted_ns = 0;  // CLOCK_MONOTONIC
     std::uint64_t done_ns = 0;
     double squares = pipeline::kNoSquares;  // vote: as pipeline::Outcome has it

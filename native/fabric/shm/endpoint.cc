@@ -114,8 +114,9 @@ void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups, const p
     area_.group_count = static_cast<std::uint32_t>(groups.size());
     // Waited for, because pushes travel on the other stream and must not overtake it.
     const Handle handle = post(Stream::parameters, RequestKind::begin, 0, 0);
-    while (!wait(handle, kLivenessCheck)) {
-    }
+    std::optional<std::int64_t> asked;
+    while (!asked) asked = wait(handle, kLivenessCheck);
+    trace_request_ = {static_cast<std::uint64_t>(*asked) >> 1U, (*asked & 1) != 0};
 }
 
 Handle Endpoint::pull(std::uint32_t block, bool alone) {

@@ -92,7 +92,8 @@ void ShmServer::handle_begin(std::uint32_t rank, Request& request) {
     if (area.max_norm > 0) gradient.max_norm = area.max_norm;
     if (area.loss_scale > 0) gradient.loss_scale = {area.loss_scale, area.good_steps};
     core_->begin(rank, {area.groups.begin(), area.groups.begin() + count}, gradient);
-    Streams::reply(request, true);
+    const pipeline::TraceRequest trace = core_->settings().tracing->request();
+    Streams::reply(request, true, static_cast<std::int64_t>((trace.records << 1U) | (trace.last ? 1U : 0U)));
 }
 
 void ShmServer::handle_pull(std::uint32_t rank, Request& request) {
