@@ -229,7 +229,7 @@ def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):
     assert "8 workers, 1 switch\n" in shown.output
     assert "slowest worker" in picture.read_text()
     events = json.loads(trace.read_text())["traceEvents"]
-    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {"server 1: 2 hand out", "slowest worker"} <= names
     assert all(event["dur"] > 0 and event["tid"] >= 1 for event in events if event["ph"] == "X")
     told = json.loads(CliRunner().invoke(app, ["simulate", "--model", "opt-1.3b", "--json"]).output)

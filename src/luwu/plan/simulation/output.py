@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from luwu.core import perfetto
+from luwu.core.perfetto import Slice
 from luwu.plan.chart import GRID, save_picture, writing
 from luwu.plan.simulation.run import Played
 
@@ -16,25 +17,10 @@ MOST_TRACKS = 24
 
 
 def write_trace(played: Played, path: Path) -> None:
-    """Write the trace as Perfetto's (and Chrome's) JSON; a track is a thread, microseconds are simulated ones."""
-    numbers = {track: number for number, track in enumerate(played.tracks, start=1)}
-    events: list[dict[str, Any]] = [
-        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": track}}
-        for track, number in numbers.items()
-    ]
-    events += [
-        {
-            "name": span.name,
-            "ph": "X",
-            "pid": 1,
-            "tid": numbers[span.track],
-            "ts": 1e6 * span.start,
-            "dur": 1e6 * (span.end - span.start),
-        }
-        for span in played.record.spans
-    ]
+    """Write the trace for Perfetto; its seconds are simulated ones."""
+    slices = [Slice(span.track, span.name, span.start, span.end) for span in played.record.spans]
     with writing(path, "trace"):
-        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        perfetto.write_trace(path, played.tracks, slices)
 
 
 def draw_timeline(played: Played, path: Path) -> None:
