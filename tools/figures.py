@@ -99,6 +99,7 @@ SECTIONS = {
         "watch_browser",
         "watch_cost",
         "explain_truth",
+        "trace_cost",
     ),
     "Installing": ("first_use",),
     "The code": ("fuzz_coverage", "structure", "docs_run"),

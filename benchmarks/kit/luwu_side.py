@@ -66,7 +66,7 @@ class LuwuSide(Side):
     @property
     def store(self) -> Path:
         """The folder of the store."""
-        return Path(self._run.name) / "store"
+        return self.run_folder / "store"
 
     def close(self) -> None:
         """Ends the processes and removes the run folder."""

@@ -73,11 +73,10 @@ nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
     return result;
 }
 
-void bind_server(nb::module_& module) {
-    nb::class_<fabric::ShmServer> type(
-        module, "ShmServer", "The server of one host: an open store, its pipeline and its workers' shared memory.");
-    bind_traces(type, [](auto& self) -> auto& { return self.core(); });
-    type.def(
+nb::class_<fabric::ShmServer> bind_server(nb::module_& module) {
+    nb::class_<fabric::ShmServer> type(module, "ShmServer", "The server of one host, with its workers' shared memory.");
+    return type
+        .def(
             nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
             "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep,
@@ -197,7 +196,8 @@ void bind_endpoint(nb::module_& module) {
 }  // namespace
 
 void bind_fabric(nb::module_& module) {
-    bind_server(module);
+    auto server = bind_server(module);
+    bind_traces(server, [](auto& self) -> auto& { return self.core(); });
     bind_endpoint(module);
 }
 

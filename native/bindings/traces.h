@@ -28,12 +28,15 @@ void bind_traces(nanobind::class_<Self>& type, Core core) {
     using namespace nb::literals;
     type.def(
             "start_trace",
-            [core](Self& self, std::uint32_t attempts, std::uint64_t most_records) {
-                core(self).settings().tracing->start(attempts, most_records);
+            [core](Self& self, std::uint32_t attempts, std::uint64_t most_records, std::uint64_t most_of_worker) {
+                core(self).settings().tracing->start(attempts, most_records, most_of_worker);
             },
-            "attempts"_a, "most_records"_a,
+            "attempts"_a, "most_records"_a, "most_of_worker"_a,
             "Records the next attempts at steps, at most so many spans here and in each worker. Raises StepOrderError "
             "where that is under way already.")
+        .def(
+            "give_trace_up", [core](Self& self) { core(self).settings().tracing->give_up(); },
+            "Records no more, and forgets what was recorded.")
         .def(
             "take_trace", [core](Self& self) { return take_trace(*core(self).settings().tracing); },
             "(records, number of dropped ones, first step, last step), once, as soon as the attempts have ended and "

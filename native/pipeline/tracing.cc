@@ -7,11 +7,12 @@
 
 namespace luwu::pipeline {
 
-void Tracing::start(std::uint32_t attempts, std::uint64_t most_records) {
-    if (attempts == 0 || most_records == 0 || most_records > kMostTraceRecords) {
-        throw Error(ErrorKind::invalid, "trace: expected at least 1 step, and 1 to " +
-                                            std::to_string(kMostTraceRecords) + " records, found " +
-                                            std::to_string(attempts) + " and " + std::to_string(most_records));
+void Tracing::start(std::uint32_t attempts, std::uint64_t most_records, std::uint64_t most_of_worker) {
+    if (attempts == 0) throw Error(ErrorKind::invalid, "trace: expected at least 1 step, found 0");
+    for (const std::uint64_t most : {most_records, most_of_worker}) {
+        if (most > 0 && most <= kMostTraceRecords) continue;
+        throw Error(ErrorKind::invalid, "trace: expected 1 to " + std::to_string(kMostTraceRecords) +
+                                            " records, found " + std::to_string(most));
     }
     const std::lock_guard lock(mutex_);
     if (attempts_.asked()) {
@@ -19,7 +20,15 @@ void Tracing::start(std::uint32_t attempts, std::uint64_t most_records) {
     }
     finished_.reset();
     most_records_ = most_records;
+    most_of_worker_ = most_of_worker;
     attempts_.ask(attempts);
+}
+
+void Tracing::give_up() {
+    const std::lock_guard lock(mutex_);
+    attempts_.end();
+    recorder.stop();
+    finished_.reset();
 }
 
 std::optional<Traced> Tracing::take() {
@@ -30,7 +39,7 @@ std::optional<Traced> Tracing::take() {
 TraceRequest Tracing::request() const {
     const std::lock_guard lock(mutex_);
     if (!attempts_.within()) return {};
-    return {most_records_, attempts_.last()};
+    return {most_of_worker_, attempts_.last()};
 }
 
 void Tracing::begin_attempt(std::uint64_t step) {

@@ -30,9 +30,10 @@ class Tracing {
   public:
     trace::Recorder recorder;
 
-    // Records the next attempts at steps, at most so many spans here and in each worker. Throws Error(order) where that
-    // is under way already, Error(invalid) for a number that is 0 or too large.
-    void start(std::uint32_t attempts, std::uint64_t most_records);
+    // Records the next attempts at steps, at most so many spans here, and so many in each worker. Throws Error(order)
+    // where that is under way already, Error(invalid) for a number that is 0 or too large.
+    void start(std::uint32_t attempts, std::uint64_t most_records, std::uint64_t most_of_worker);
+    void give_up();  // what is recorded is forgotten
     // What was recorded, once, as soon as the attempts have ended and nothing is owed; nothing before.
     [[nodiscard]] std::optional<Traced> take();
     [[nodiscard]] TraceRequest request() const;  // of the attempt under way
@@ -48,6 +49,7 @@ class Tracing {
     mutable std::mutex mutex_;
     trace::Attempts attempts_;
     std::uint64_t most_records_ = 0;
+    std::uint64_t most_of_worker_ = 0;
     std::optional<Traced> finished_;
 };
 

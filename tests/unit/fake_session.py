@@ -14,6 +14,7 @@ from luwu.core.manifest import BlockManifest, Manifest
 from luwu.core.progress import Activity
 from luwu.core.protocols import COMMITTED, NOT_FINITE, VOID
 from luwu.core.room import NO_WAIT
+from luwu.core.trace import WorkerTrace
 
 PAGE = 4096
 
@@ -76,6 +77,7 @@ class FakeEndpoint:
         self.grad_norm: float | None = None
         self.voids = 0
         self.forgets_order = False
+        self.trace_request = (0, False)
         self.peak_held_bytes = 0
         self.arena_bytes = arena_bytes
         self.gradient_bytes = arena_bytes
@@ -255,6 +257,7 @@ class FakeSession:
         self.store = store or FakeStore()
         self.rank = rank
         self.step = 0
+        self.trace = WorkerTrace()
         self.attempts = 0
         self.rolled_back = 0
         self.durable_step = 0

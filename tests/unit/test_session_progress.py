@@ -36,6 +36,8 @@ class Worker:
         progress.ClearField("memory_bytes")
         self.sent.append(progress)
 
+    def send_trace(self) -> None: ...
+
 
 @pytest.fixture
 def worker() -> Worker:

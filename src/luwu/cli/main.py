@@ -32,6 +32,7 @@ from luwu.cli.store import app as store
 from luwu.cli.switch import switch
 from luwu.cli.terminal import GO_BACK, keep_names_whole, say
 from luwu.cli.tokenizer import tokenizer
+from luwu.cli.trace import trace
 from luwu.cli.train import train
 from luwu.cli.watch import watch
 from luwu.core.errors import ConfigError, LuwuError, StoreCorruptError
@@ -147,6 +148,7 @@ app.command()(health)
 app.command()(status)
 app.command()(watch)
 app.command()(explain)
+app.command()(trace)
 app.command()(doctor)
 app.command()(plan)
 app.command()(link)

@@ -360,12 +360,16 @@ class LossScale(_message.Message):
     def __init__(self, scale: _Optional[float] = ..., good_steps: _Optional[int] = ...) -> None: ...
 
 class BeginReply(_message.Message):
-    __slots__ = ("epoch", "given_up")
+    __slots__ = ("epoch", "given_up", "trace_records", "trace_last")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    TRACE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_LAST_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     given_up: bool
-    def __init__(self, epoch: _Optional[int] = ..., given_up: bool = ...) -> None: ...
+    trace_records: int
+    trace_last: bool
+    def __init__(self, epoch: _Optional[int] = ..., given_up: bool = ..., trace_records: _Optional[int] = ..., trace_last: bool = ...) -> None: ...
 
 class HyperParameters(_message.Message):
     __slots__ = ("values",)
@@ -599,6 +603,98 @@ class WorkerStatus(_message.Message):
     heard_seconds: float
     behind_seconds: float
     def __init__(self, rank: _Optional[int] = ..., peer: _Optional[str] = ..., progress: _Optional[_Union[ProgressRequest, _Mapping]] = ..., heard_seconds: _Optional[float] = ..., behind_seconds: _Optional[float] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    steps: int
+    most_bytes: int
+    offset: int
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class TraceReply(_message.Message):
+    __slots__ = ("proof", "done", "size", "content", "waits_for")
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    done: bool
+    size: int
+    content: bytes
+    waits_for: str
+    def __init__(self, proof: _Optional[bytes] = ..., done: bool = ..., size: _Optional[int] = ..., content: _Optional[bytes] = ..., waits_for: _Optional[str] = ...) -> None: ...
+
+class RunTrace(_message.Message):
+    __slots__ = ("first_step", "last_step", "processes", "missing")
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    first_step: int
+    last_step: int
+    processes: _containers.RepeatedCompositeFieldContainer[ProcessTrace]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[ProcessTrace, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProcessTrace(_message.Message):
+    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    records: bytes
+    dropped: int
+    clock_ns: int
+    clock_error_ns: int
+    blocks: _containers.RepeatedScalarFieldContainer[str]
+    packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
+    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ...) -> None: ...
+
+class PacketCounts(_message.Message):
+    __slots__ = ("at_ns", "came", "sent", "resent")
+    AT_NS_FIELD_NUMBER: _ClassVar[int]
+    CAME_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
+    at_ns: int
+    came: int
+    sent: int
+    resent: int
+    def __init__(self, at_ns: _Optional[int] = ..., came: _Optional[int] = ..., sent: _Optional[int] = ..., resent: _Optional[int] = ...) -> None: ...
+
+class TraceRecordsRequest(_message.Message):
+    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    dropped: int
+    last: bool
+    clock_ns: int
+    clock_error_ns: int
+    blocks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TraceRecordsReply(_message.Message):
+    __slots__ = ("clock_ns",)
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    clock_ns: int
+    def __init__(self, clock_ns: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("failure",)

@@ -144,6 +144,16 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.TellRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.TellReply.FromString,
                 _registered_method=True)
+        self.Trace = channel.unary_unary(
+                '/luwu.control.v1.Control/Trace',
+                request_serializer=luwu_dot_control_dot_control__pb2.TraceRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.TraceReply.FromString,
+                _registered_method=True)
+        self.TraceRecords = channel.unary_unary(
+                '/luwu.control.v1.Control/TraceRecords',
+                request_serializer=luwu_dot_control_dot_control__pb2.TraceRecordsRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.TraceRecordsReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -306,6 +316,22 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Trace(self, request, context):
+        """Begins a trace of the run's next steps, or asks for the one that was begun; who may ask is as with Status. A server
+        may leave it unimplemented.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TraceRecords(self, request, context):
+        """A worker sends its records of a trace, once the last of its attempts has ended, or asks for the server's time. Each
+        worker sends them to the first of its servers. A server may leave it unimplemented.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -418,6 +444,16 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Tell,
                     request_deserializer=luwu_dot_control_dot_control__pb2.TellRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.TellReply.SerializeToString,
+            ),
+            'Trace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.TraceRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.TraceReply.SerializeToString,
+            ),
+            'TraceRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceRecords,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.TraceRecordsRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.TraceRecordsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1014,6 +1050,60 @@ class Control(object):
             '/luwu.control.v1.Control/Tell',
             luwu_dot_control_dot_control__pb2.TellRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.TellReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Trace',
+            luwu_dot_control_dot_control__pb2.TraceRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.TraceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TraceRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/TraceRecords',
+            luwu_dot_control_dot_control__pb2.TraceRecordsRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.TraceRecordsReply.FromString,
             options,
             channel_credentials,
             insecure,

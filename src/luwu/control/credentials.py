@@ -99,6 +99,10 @@ STATUS_REQUEST = "status"
 """Text that the proof of a question for the status covers."""
 
 
+TRACE_REQUEST = "trace"
+"""Text that the proof of a call for a trace covers."""
+
+
 def worker_request(rank: int, workers: int) -> str:
     """Return the text that a worker's proof covers."""
     return f"worker {rank} of {workers}"

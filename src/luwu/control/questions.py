@@ -1,14 +1,80 @@
-"""Errors of questions to a server that are no session's: why there was no answer."""
+"""Questions to a server that are no session's: over the network with a proof of the key, or through its socket."""
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+from typing import Any
+
 import grpc
 
+from luwu.control import control_pb2 as pb
+from luwu.control import control_pb2_grpc
 from luwu.control.address import parse_url
-from luwu.control.credentials import Credentials
+from luwu.control.client import open_channel
+from luwu.control.credentials import Credentials, make_nonce
+from luwu.control.frames import SOCKET_NAME
+from luwu.control.local_client import LocalClient
 from luwu.control.probing import Answer, probe
+from luwu.control.rpc import PROTOCOL_VERSION, check_version, error_from
 from luwu.control.timeouts import Timeouts
-from luwu.core.errors import ServerError
+from luwu.control.waiting import saying
+from luwu.core.errors import AuthenticationError, ConfigError, ServerError
+
+log = logging.getLogger(__name__)
+
+
+def ask_proved(url: str, credentials: Credentials, timeouts: Timeouts, name: str, request: Any, asked: str) -> Any:
+    """Call a method of the server at ``luwu://HOST:PORT`` that takes a proof of the key, and gives one.
+
+    Args:
+        url: address of the server.
+        credentials: credentials of this side.
+        timeouts: timeouts of the network.
+        name: name of the method.
+        request: its request, whose nonce and proof are set here.
+        asked: text that the proof covers, and what is asked for in words.
+
+    Raises:
+        AuthenticationError: the key is not the server's. ServerError: it does not answer in ``health_seconds``, or is
+        of a version that does not know the method. ConfigError: the URL or a file cannot be used, or another protocol.
+        Others: the server's.
+    """
+    own = make_nonce()
+    with open_channel(url, credentials, timeouts) as channel:
+        stub = control_pb2_grpc.ControlStub(channel)
+
+        def ask(method: Any, message: Any) -> Any:
+            with saying(log, f"{url} to answer", timeouts.health_seconds):
+                return method(message, timeout=timeouts.health_seconds)
+
+        try:
+            hello = ask(stub.Hello, pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=own))
+            check_version(hello.protocol_version, f" at {url}")
+            request.nonce = hello.nonce
+            request.proof = credentials.prove_participant(own, hello.nonce, asked)
+            reply = ask(getattr(stub, name), request)
+        except grpc.RpcError as error:
+            sent = error_from(error.trailing_metadata(), error.details() or "")
+            raise sent or why_unanswered(url, credentials, timeouts, error, f"a question for its {asked}") from None
+    if reply.proof != credentials.prove_server(own, hello.nonce, asked):
+        raise AuthenticationError(f"the server at {url} does not know the job key; check the address")
+    return reply
+
+
+def local_client(folder: Path, timeouts: Timeouts) -> LocalClient:
+    """Connect to the run that is under way in a run folder of this machine.
+
+    Raises:
+        ConfigError: no run is under way there. ServerError: its server does not answer in ``health_seconds``.
+    """
+    path = folder / SOCKET_NAME
+    if not path.exists():
+        raise ConfigError(
+            f"{folder}: expected a run folder with a run under way, found none; for a run whose server is elsewhere "
+            "give that server's URL"
+        )
+    return LocalClient(path, connect_seconds=0.0, answer_seconds=timeouts.health_seconds)
 
 
 def why_unanswered(

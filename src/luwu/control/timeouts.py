@@ -77,6 +77,10 @@ class Timeouts(Group):
     """A server that closes gives calls under way this long to end."""
     health_seconds: Seconds = 5.0
     """`luwu health` waits this long for an answer."""
+    trace_question_seconds: Seconds = 10.0
+    """A trace that nobody has asked for in this long may be given up for another."""
+    trace_records_seconds: Seconds = 15.0
+    """A trace waits this long for workers' records once the server's are there."""
     metrics_seconds: Seconds = 5.0
     """A client of `--metrics` has this long to ask; then its connection is closed."""
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from luwu.core.manifest import Manifest
 from luwu.core.progress import Activity
 from luwu.core.room import Room
+from luwu.core.trace import WorkerTrace
 
 if TYPE_CHECKING:  # the launcher does without torch
     from torch import Tensor, nn
@@ -129,6 +130,11 @@ class Endpoint(DataEndpoint, Protocol):
         ...
 
     @property
+    def trace_request(self) -> tuple[int, bool]:
+        """Request for records of the attempt that began last: the most records, and whether the trace ends with it."""
+        ...
+
+    @property
     def grad_norm(self) -> float | None:
         """Norm before clipping of the last attempt that was waited for; None if it was not computed."""
         ...
@@ -149,6 +155,16 @@ class WorkerSession(Protocol):
     @property
     def workers(self) -> int:
         """Number of workers in the run."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Number of committed steps."""
+        ...
+
+    @property
+    def trace(self) -> WorkerTrace:
+        """This worker's part of a trace."""
         ...
 
     @property

@@ -9,11 +9,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from luwu.core.closing import close_after
 from luwu.core.errors import ServerError
 from luwu.core.room import LOOK_SECONDS
+from luwu.server.tracing import TracingCore
 
 log = logging.getLogger(__name__)
 
 
-class Core(Protocol):
+class Core(TracingCore, Protocol):
     """Interface of a native server, as membership uses it: an open store, its pipeline, and its data plane."""
 
     @property

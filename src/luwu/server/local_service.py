@@ -14,7 +14,7 @@ from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.server.description import describe
 from luwu.server.membership import Membership
-from luwu.server.service import Attached, ControlService, loss_scale_of
+from luwu.server.service import Attached, ControlService, loss_scale_of, trace_of
 from luwu.store.folders import has_store
 from luwu.store.run_record import Counts
 
@@ -98,6 +98,10 @@ class LocalService(ControlService[LocalCaller]):
     def Status(self, request: pb.StatusRequest, caller: LocalCaller) -> pb.StatusReply:  # noqa: N802
         """Describe the run to anybody who may open the socket."""
         return describe(self._run, request.look)
+
+    def Trace(self, request: pb.TraceRequest, caller: LocalCaller) -> pb.TraceReply:  # noqa: N802
+        """Trace the run for anybody who may open the socket."""
+        return trace_of(self._run, request)
 
     def Leave(self, request: pb.LeaveRequest, caller: LocalCaller) -> pb.Empty:  # noqa: N802
         """Let a worker leave; its connection ends."""

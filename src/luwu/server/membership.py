@@ -16,6 +16,7 @@ from luwu.server.admission import Admission
 from luwu.server.balance import RunBalance
 from luwu.server.lent import CoreT, Lent, ReturnCore, end_core
 from luwu.server.progress import RunProgress
+from luwu.server.tracing import RunTracing
 from luwu.server.vacancies import Vacancies
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ AnswerT = TypeVar("AnswerT")
 class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
-    ``progress`` is what its workers told of theirs. ``balance`` divides their batches. ``vacancies`` are the places of
-    lost workers that it keeps.
+    ``progress`` is what its workers told of theirs. ``balance`` divides their batches. ``tracing`` has its traces.
+    ``vacancies`` are the places of lost workers that it keeps.
     ``lost`` are the workers whose end failed it, one line each.
 
     Args:
@@ -64,6 +65,7 @@ class Membership(Generic[CoreT]):
         self._admission = Admission(workers, fewest)
         self.progress = RunProgress()
         self.balance = RunBalance()
+        self.tracing = RunTracing()
         self.lost: list[str] = []
         self._error: LuwuError | None = None
         self._closed = False

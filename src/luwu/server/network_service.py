@@ -8,7 +8,7 @@ from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.control.address import HostPort
-from luwu.control.credentials import STATUS_REQUEST, launcher_request, switch_request, worker_request
+from luwu.control.credentials import STATUS_REQUEST, TRACE_REQUEST, launcher_request, switch_request, worker_request
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
 from luwu.core.division import Share, Standing
@@ -21,7 +21,7 @@ from luwu.server.launchers import Launchers
 from luwu.server.participants import LauncherMember, Participant, on_one_line
 from luwu.server.run import Terms, Worker, claim_nothing
 from luwu.server.runs import Runs
-from luwu.server.service import Attached, ControlService
+from luwu.server.service import Attached, ControlService, trace_of
 from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.store.run_record import Claim, Counts
 
@@ -183,7 +183,8 @@ class NetworkService(ControlService[Any]):
             request.max_grad_norm if request.HasField("max_grad_norm") else None,
             (request.loss_scale.scale, request.loss_scale.good_steps) if request.HasField("loss_scale") else None,
         )
-        return pb.BeginReply(epoch=epoch, given_up=given_up)
+        records, last = worker.run.trace_request
+        return pb.BeginReply(epoch=epoch, given_up=given_up, trace_records=records, trace_last=last)
 
     def Commit(self, request: pb.CommitRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """End an attempt."""
@@ -215,6 +216,13 @@ class NetworkService(ControlService[Any]):
             reply.switches.add(name=switch.name, address=address, parent=switch.parent)
         for machine in self._launchers.machines():
             reply.machines.add(host=machine.host, peer=machine.peer, ranks=machine.ranks, waits=machine.waits)
+        reply.proof = proof
+        return reply
+
+    def Trace(self, request: pb.TraceRequest, caller: Any) -> pb.TraceReply:  # noqa: N802
+        """Trace the run for whoever has the key."""
+        proof = self._let_in(request, TRACE_REQUEST, caller)
+        reply = trace_of(self._runs.run, request)
         reply.proof = proof
         return reply
 

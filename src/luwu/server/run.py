@@ -288,6 +288,15 @@ class Run(Membership[NetworkCore]):
         with self._noting_failure(), self.answering(worker), self.core() as core:
             return core.begin(worker.rank, groups, max_norm, loss_scale) or (0, False)
 
+    @property
+    def trace_request(self) -> tuple[int, bool]:
+        """Request for the workers' records of the attempt under way, see `luwu.core.trace.WorkerTrace`."""
+        if not self.tracing.under_way:
+            return 0, False
+        with self.core() as core:
+            self.tracing.note_packets(core.stats())
+            return core.trace_request
+
     def commit(
         self,
         worker: Worker,

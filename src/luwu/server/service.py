@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -62,6 +63,21 @@ class Joined(Protocol):
     def tenure(self) -> int:
         """Its tenure of the place, see `Admission`."""
         ...
+
+
+def trace_of(run: Membership[Any], request: pb.TraceRequest) -> pb.TraceReply:
+    """Begin a trace of a run, or return a piece of the one that was begun.
+
+    Raises:
+        ServerError: the run has not begun, or has ended. Others: see `RunTracing`.
+    """
+    if (error := run.error()) is not None:
+        raise ServerError(f"trace: expected a run that goes on, found one that has failed: {error}")
+    with run.core() as core:
+        if request.steps:
+            run.tracing.start(core, range(run.workers), request.steps, request.most_bytes)
+            return pb.TraceReply(waits_for="the run's next steps")
+        return run.tracing.answer(core, run.joined, run.block_names, request.offset)
 
 
 def error_to_tell(method: str, error: Exception) -> LuwuError:
@@ -195,6 +211,17 @@ class ControlService(ABC, Generic[CallerT]):
             raise lost_meanwhile(worker.rank)
         counts = run.balance.divide(worker.rank, run.workers, request.attempt, request.rows, request.seconds)
         return pb.DivideReply(rows=counts)
+
+    def TraceRecords(self, request: pb.TraceRecordsRequest, caller: CallerT) -> pb.TraceRecordsReply:  # noqa: N802
+        """Take a worker's records of a trace, and tell the time."""
+        worker = self.worker_of(caller)
+        if request.records or request.last:
+            worker.run.tracing.take(worker.rank, request)
+        return pb.TraceRecordsReply(clock_ns=time.monotonic_ns())
+
+    @abstractmethod
+    def Trace(self, request: pb.TraceRequest, caller: CallerT) -> pb.TraceReply:  # noqa: N802
+        """Begin a trace of the run, or give a piece of it."""
 
     @abstractmethod
     def Status(self, request: pb.StatusRequest, caller: CallerT) -> pb.StatusReply:  # noqa: N802

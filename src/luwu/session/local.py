@@ -91,6 +91,12 @@ class LocalSession(Session):
     def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
         return self._control.call("Divide", request)
 
+    def _server_clock(self) -> tuple[int, int]:
+        return 0, 0  # one machine has one
+
+    def _send_records(self, request: pb.TraceRecordsRequest) -> None:
+        self._control.post("TraceRecords", request)
+
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send what this worker does."""
         self._control.post("Progress", progress)

@@ -40,6 +40,10 @@ class Sender(Protocol):
         """Send a message and wait for nothing; raises LuwuError once the session has ended."""
         ...
 
+    def send_trace(self) -> None:
+        """Send this worker's records of a trace that has ended, where there are such."""
+        ...
+
 
 class ProgressTeller:
     """Tells the server what this worker does, from `start` until `stop`. Make it in the thread that trains.
@@ -104,6 +108,8 @@ class ProgressTeller:
             try:
                 if not self.tell(time.monotonic()):
                     return
+                if sender := self._sender():
+                    sender.send_trace()
             except LuwuError:  # the session has ended, which its own calls tell
                 return
             except Exception:

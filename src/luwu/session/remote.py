@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from luwu.control.waiting import saying
 from luwu.core.division import Division, Share, cut_segments, divide, share_out
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, StepOrderError
 from luwu.core.manifest import Manifest
+from luwu.core.trace import clock_offset
 from luwu.session.link_watch import LinkWatch
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
 from luwu.session.session import Session, choose_place, no_model
 from luwu.store.run_record import Claim
+
+_CLOCK_QUESTIONS = 8
 
 log = logging.getLogger(__name__)
 
@@ -215,6 +219,17 @@ class RemoteSession(Session):
 
     def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
         return self._servers[0].control.call("Divide", request)
+
+    def _server_clock(self) -> tuple[int, int]:
+        def ask() -> tuple[int, int, int]:
+            sent = time.monotonic_ns()
+            reply = self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest())
+            return sent, int(reply.clock_ns), time.monotonic_ns()
+
+        return clock_offset([ask() for _ in range(_CLOCK_QUESTIONS)])
+
+    def _send_records(self, request: pb.TraceRecordsRequest) -> None:
+        self._servers[0].control.call("TraceRecords", request)
 
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send what this worker does to the first server."""

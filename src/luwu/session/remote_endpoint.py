@@ -21,7 +21,8 @@ class RemoteEndpoint:
     """Endpoint of a data plane and the control planes of its servers. Functions may be called from any thread.
 
     Handles of commits are negative, the data plane's are not. ``last_attempt`` is the attempt after which a worker
-    asked to stop; None: none did.
+    asked to stop; None: none did. ``trace_request`` is what the first server asks this worker to record of the attempt
+    that began last.
 
     Args:
         link: the data plane.
@@ -42,6 +43,7 @@ class RemoteEndpoint:
         self.last_attempt: int | None = None
         self._asked_last: int | None = None
         self._report = ""  # that goes with the next vote
+        self.trace_request: tuple[int, bool] = (0, False)
         self._epochs: list[int] = []  # of the servers in the last attempt that was not given up before it began
 
     @property
@@ -86,6 +88,7 @@ class RemoteEndpoint:
         started = time.monotonic_ns()
         replies = self._finish([control.start("Begin", request) for control in self._controls])
         self._data.count_wait(started, started)
+        self.trace_request = int(replies[0].trace_records), bool(replies[0].trace_last)
         for server, reply in enumerate(replies):
             self._link.begin_step(server, reply.epoch, reply.given_up)
         if any(reply.given_up for reply in replies):

@@ -7,6 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,12 +15,13 @@ from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.waiting import saying
 from luwu.core.closing import close_after
-from luwu.core.errors import ConfigError, ServerError
+from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
 from luwu.core.progress import Activity
 from luwu.core.protocols import Endpoint, LossScale
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
+from luwu.core.trace import RECORD, WorkerTrace
 from luwu.session.batch_share import BatchShare, WorkTimer
 from luwu.session.progress import ProgressTeller
 from luwu.store.run_record import Counts
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 SessionT = TypeVar("SessionT", bound="Session")
 
 MOST_ROWS = 1 << 32
+
+_TRACE_PIECE_BYTES = RECORD.itemsize << 16
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +70,7 @@ class Session(OfThisProcess, ABC):
         loss_scale: loss scale of the store's last step when this worker attached; None: that step had none.
         endpoint: the data plane, there once `attach` returned.
         room: wait for room on the disks that this worker itself writes to.
+        trace: this worker's part of a trace.
     """
 
     _what = "this session"
@@ -83,11 +88,13 @@ class Session(OfThisProcess, ABC):
         self.worker_return_seconds = 0.0
         self.loss_scale: LossScale | None = None
         self.room = room or Room(DISK_FULL_WAIT_SECONDS)
+        self.trace = WorkerTrace()
         self._closed = False
         self._endpoint: Endpoint | None = None
         self._progress: ProgressTeller | None = None
         self._timer = WorkTimer()
         self._computes_on_device = False
+        self._block_names: list[str] = []
 
     def __enter__(self: SessionT) -> SessionT:
         return self
@@ -133,6 +140,7 @@ class Session(OfThisProcess, ABC):
         if self._endpoint is not None:
             raise ConfigError("this session has a model already; open another session for another model")
         self._computes_on_device = shared_window
+        self._block_names = [block.name for block in manifest.blocks]
         return self._attach(manifest, shared_window, kept)
 
     @abstractmethod
@@ -208,6 +216,31 @@ class Session(OfThisProcess, ABC):
         self._progress = ProgressTeller(look, self, self._timeouts)
         self._progress.start()
 
+    def send_trace(self) -> None:
+        """Send this worker's records of a trace that has ended, where there are such. Another thread may call it.
+
+        Raises:
+            LuwuError: the session has ended.
+        """
+        finished = self.trace.take()
+        if finished is None:
+            return
+        records, dropped = finished
+        clock_ns, clock_error_ns = self._server_clock()
+        for start in range(0, max(1, len(records)), _TRACE_PIECE_BYTES):
+            end = start + _TRACE_PIECE_BYTES
+            last = end >= len(records)
+            self._send_records(
+                pb.TraceRecordsRequest(
+                    records=records[start:end],
+                    dropped=dropped,
+                    last=last,
+                    clock_ns=clock_ns,
+                    clock_error_ns=clock_error_ns,
+                    blocks=self._block_names if last else (),
+                )
+            )
+
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
         if committed and self._timer.runs:
@@ -237,6 +270,9 @@ class Session(OfThisProcess, ABC):
             self._closed = True
             if self._progress is not None:
                 self._progress.stop()
+            if not failed:
+                with suppress(LuwuError):  # the end says what has happened
+                    self.send_trace()
             self._end(failed=failed)
 
     def _note_counts(self, reply: pb.AttachReply) -> None:
@@ -265,6 +301,14 @@ class Session(OfThisProcess, ABC):
     @abstractmethod
     def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
         """Ask a server that every worker asks."""
+
+    @abstractmethod
+    def _server_clock(self) -> tuple[int, int]:
+        """Return the time to add to this process's monotonic clock to have the server's, and its error; nanoseconds."""
+
+    @abstractmethod
+    def _send_records(self, request: pb.TraceRecordsRequest) -> None:
+        """Send records of a trace to the first server."""
 
     @abstractmethod
     def send_progress(self, progress: pb.ProgressRequest) -> None:

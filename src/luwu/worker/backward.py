@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from luwu.core.errors import StepOrderError
+from luwu.core.trace import Kind, WorkerTrace
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.residence import Residence
@@ -20,8 +21,12 @@ class Backward:
         pushed: number of blocks whose push has begun in this attempt.
     """
 
-    def __init__(self, units: list[Unit], residence: Residence, gradients: Gradients, workers: int) -> None:
+    def __init__(
+        self, units: list[Unit], residence: Residence, gradients: Gradients, workers: int, trace: WorkerTrace
+    ) -> None:
         self._units = units
+        self._trace = trace
+        self._since = 0  # begin of the active unit's work, where it is recorded
         self._residence = residence
         self._gradients = gradients
         self._workers = workers
@@ -65,6 +70,7 @@ class Backward:
         """
         before, last = self._active, self._active_use
         if before is not unit:
+            self._end_work()
             if before is not None and (last or self._residence.is_held(before)):
                 if not self._residence.is_held(before):
                     self._residence.release(before)
@@ -74,10 +80,17 @@ class Backward:
         if use is not None:
             self._active_use = use
 
+    def begin_work(self) -> None:
+        """Note that the active unit has what it computes with."""
+        if not self._since:
+            self._since = self._trace.begin()
+
     def finish(self, unit: Unit) -> None:
         """End a unit's work: push its gradients, or keep them, and release it."""
         if unit.index in self._finished:
             return
+        if self._active is unit:
+            self._end_work()
         if unit.trainable is not None and self.keeping:
             self._gradients.keep(unit.trainable)
         elif unit.trainable is not None and not self._pushed_at_the_end(unit):
@@ -115,7 +128,14 @@ class Backward:
 
     def _push(self, block: Block) -> None:
         self.pushed += 1
+        begun = self._trace.begin()
         self._gradients.push(block)
+        self._trace.end(Kind.PUSH, begun, block.index, block.nbytes)
+
+    def _end_work(self) -> None:
+        since, self._since = self._since, 0
+        if since and self._active is not None:
+            self._trace.end(Kind.BACKWARD, since, self._active.number)
 
     def _pushed_at_the_end(self, unit: Unit) -> bool:
         """Return True if the unit is pushed after all others: another worker may not use it, and would wait.

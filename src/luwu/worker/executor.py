@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from luwu.core.errors import AttemptVoidError, StepOrderError
 from luwu.core.protocols import VOID
+from luwu.core.trace import Kind, WorkerTrace
 from luwu.worker.autograd import at_end_of_backward, backward_id
 from luwu.worker.backward import Backward
 from luwu.worker.flatten import Unit
@@ -36,8 +37,11 @@ class Executor:
         server: ServerAttempt,
         backward: Backward,
         offload: Offload | None,
+        trace: WorkerTrace,
     ) -> None:
         self._units = units
+        self._trace = trace
+        self._backward_since = 0
         self._residence = residence
         self._window = window
         self._staging = staging
@@ -98,6 +102,7 @@ class Executor:
             self._start_forward()
         elif action is Action.START_BACKWARD:
             self.backward_id = backward_id()
+            self._backward_since = self._trace.begin()
             self._backward.keeping = self.accumulating
             at_end_of_backward(self._finish_backward)
         elif action is Action.CLEAR_KEPT:
@@ -126,6 +131,7 @@ class Executor:
 
     def _finish_backward(self) -> None:
         self._backward.finish_all()
+        self._trace.end(Kind.BACKWARD, self._backward_since)
         self._residence.finish_pass()
         if self._offload is not None:
             self._offload.clear()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
 from luwu.core.protocols import TrainablePart
+from luwu.core.trace import NONE
 
 ALIGNMENT_ELEMENTS = 32
 """Each parameter starts at a multiple of this: 128 bytes of float32, 64 of the dtypes of 16 bits."""
@@ -104,6 +105,11 @@ class Unit:
     dtype: torch.dtype = torch.float32
     outer: bool = False
     tied: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """Number of its first block, the trainable one where it has one; `luwu.core.trace.NONE` without blocks."""
+        return self.blocks[0].index if self.blocks else NONE
 
     @property
     def modules(self) -> list[nn.Module]:

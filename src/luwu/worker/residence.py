@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from luwu.core.trace import Kind, WorkerTrace
 from luwu.worker.flatten import Block, Slot, Unit
 from luwu.worker.passes import Pass
 from luwu.worker.watched import unwatch, watch
@@ -31,9 +32,10 @@ class Residence:
         latest: name of the last of them.
     """
 
-    def __init__(self, units: list[Unit], window: Window, device: torch.device) -> None:
+    def __init__(self, units: list[Unit], window: Window, device: torch.device, trace: WorkerTrace) -> None:
         self._units = units
         self._window = window
+        self._trace = trace
         self._absent: dict[int, list[Tensor]] = {
             block.index: [absent(slot.parameter.shape, block.dtype, device) for slot in block.slots]
             for unit in units
@@ -67,7 +69,10 @@ class Residence:
         if unit.index not in self._present:
             self._request(unit)
             for block in unit.blocks:
-                _bind(block.slots, self._window.take(block).views)
+                begun = self._trace.begin()
+                values = self._window.take(block)
+                self._trace.end(Kind.PULL, begun, block.index, block.nbytes)
+                _bind(block.slots, values.views)
             self._present.add(unit.index)
         if unit.outer:
             unwatch(unit)

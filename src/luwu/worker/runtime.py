@@ -15,6 +15,7 @@ from torch import Tensor
 
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import DRIVER_ATTRIBUTE, HyperParameters, TrainablePart, WorkerSession
+from luwu.core.trace import Kind
 from luwu.worker.autograd import backward_id, saved_tensors_are_seen
 from luwu.worker.backward import Backward
 from luwu.worker.executor import Executor
@@ -65,15 +66,16 @@ class Runtime(Uncopyable):
         self.units = units
         self.optimizer = optimizer
         window = Window(staging, kept)
-        self.residence = Residence(units, window, staging.device)
+        self._trace = trace = session.trace
+        self.residence = Residence(units, window, staging.device, trace)
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
         self.offload = offload
         self.mixed = len({block.dtype for unit in units for block in unit.blocks}) > 1
         self._staging = staging
         self._server = ServerAttempt(session, scaler)
-        self.backward = Backward(units, self.residence, Gradients(units, staging), session.workers)
-        self._executor = Executor(units, self.residence, window, staging, self._server, self.backward, offload)
+        self.backward = Backward(units, self.residence, Gradients(units, staging), session.workers, trace)
+        self._executor = Executor(units, self.residence, window, staging, self._server, self.backward, offload, trace)
         self._in_root = False
         self._in_evaluation = False
         self._called: set[int] = set()
@@ -154,10 +156,12 @@ class Runtime(Uncopyable):
         self._called.clear()
         self._uses.clear()
         self._in_root = True
+        begun = self._trace.begin()
         try:
             self.residence.acquire(self.units[0])
             with scaled_forward(self.loss_scale):
                 yield
+            self._trace.end(Kind.FORWARD, begun)
             check_held_unwritten(self.units, self.residence)
         finally:
             self._in_root = False
@@ -213,8 +217,10 @@ class Runtime(Uncopyable):
     def present(self, unit: Unit) -> Iterator[None]:
         """Acquire a unit for its forward, and release it after."""
         self.residence.acquire(unit)
+        begun = self._trace.begin()
         try:
             yield
+            self._trace.end(Kind.FORWARD, begun, unit.number)
             check_unit_unwritten(unit)
         finally:
             self.residence.release_after_forward(unit)
@@ -281,12 +287,14 @@ class Runtime(Uncopyable):
         self.backward.require_open(unit, "work")
         self.backward.activate(unit)
         self.residence.acquire(unit)
+        self.backward.begin_work()
 
     def enter_outer(self, unit: Unit, attempt: int, use: int) -> None:
         """Enter a use of an outer unit before any work of it in backward, and end the unit that ran before."""
         self.enter_backward(attempt)
         self.backward.require_open(unit, "work")
         self.backward.activate(unit, use)
+        self.backward.begin_work()
 
     def finished(self, unit: Unit, attempt: int) -> bool:
         """Return True if the unit's work in the backward of this attempt is over."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from luwu.core.errors import ConfigError, StepOrderError
 from luwu.core.protocols import COMMITTED, VOID, HyperParameters, WorkerSession
+from luwu.core.trace import Kind
 from luwu.worker.loss_scale import LossScaler
 
 
@@ -91,15 +92,20 @@ class ServerAttempt:
         self.begun = True
         loss_scale = None if self._scaler is None else self._scaler.state
         forgets_order = self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
+        self._session.trace.begin_attempt(self._session.step + 1, *self._endpoint.trace_request)
         self._begun_with = hyper_parameters
         return forgets_order
 
     def wait_for_end(self, *, skip: bool) -> int:
         """Ask for the attempt's end, and return it; after an exception (Ctrl-C) call it again to wait on."""
+        trace = self._session.trace
+        begun = trace.begin()
         if self._vote is None:  # a worker has one vote in an attempt
             self._vote = self._endpoint.commit(skip)
         end = self._endpoint.wait(self._vote)
         self._vote = None
+        trace.end(Kind.END, begun)
+        trace.end_attempt()
         return end
 
     def count(self, end: int) -> bool:

@@ -11,11 +11,12 @@ from tests.fuzz.python.support import Input, faults_raised
 
 from luwu.control import control_pb2 as pb
 from luwu.control.control_pb2_grpc import ControlServicer
-from luwu.control.credentials import NONCE_BYTES, Credentials
+from luwu.control.credentials import NONCE_BYTES, STATUS_REQUEST, TRACE_REQUEST, Credentials
 from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
 from luwu.core import errors
 from luwu.core.division import Standing
 from luwu.core.manifest import Manifest
+from luwu.core.trace import RECORD
 from luwu.errors import AuthenticationError, LuwuError, ServerError
 from luwu.server.balance import RunBalance
 from luwu.server.gate import Gate
@@ -27,6 +28,7 @@ from luwu.server.progress import RunProgress
 from luwu.server.run import Terms, Worker, claim_nothing
 from luwu.server.service import Attached
 from luwu.server.topology import PacketOrigin, SwitchMember
+from luwu.server.tracing import RunTracing
 from luwu.server.vacancies import Vacancies
 from luwu.store.run_record import Counts
 
@@ -40,8 +42,10 @@ CALLS = {
     "Report": pb.ReportRequest, "Leave": pb.LeaveRequest, "Progress": pb.ProgressRequest, "Status": pb.StatusRequest,
     "Divide": pb.DivideRequest, "MakeDurable": pb.MakeDurableRequest, "JoinLauncher": pb.JoinLauncherRequest,
     "Read": pb.ReadRequest, "Tell": pb.TellRequest, "Offer": pb.OfferRequest,
+    "Trace": pb.TraceRequest, "TraceRecords": pb.TraceRecordsRequest,
 }  # fmt: skip
-PROVED = ("JoinWorker", "JoinSwitch", "JoinLauncher", "Status")
+QUESTIONS = {"Status": STATUS_REQUEST, "Trace": TRACE_REQUEST}
+PROVED = ("JoinWorker", "JoinSwitch", "JoinLauncher", *QUESTIONS)
 BEFORE_JOIN = ("Hello", *PROVED)
 _MOST_CALLS = 16
 
@@ -109,17 +113,31 @@ class _Core:
     def take_snapshot(self) -> int:
         return 3
 
+    def start_trace(self, attempts: int, most_records: int, most_of_worker: int) -> None:
+        assert 0 < attempts < 1 << 32 and 0 < most_of_worker <= most_records < 1 << 28
+
+    def give_trace_up(self) -> None: ...
+
+    def take_trace(self) -> tuple[bytes, int, int, int] | None:
+        return bytes(RECORD.itemsize), 0, 1, 2
+
+    @property
+    def trace_request(self) -> tuple[int, bool]:
+        return 7, True
+
 
 class _Run:
     """A run of one worker, whose steps end at once."""
 
     opened, step, workers, joined, missing = True, 3, 2, frozenset((0,)), (1,)
     block_names = ("h.0",)
+    trace_request = (0, False)
 
     def __init__(self, initialised: bool) -> None:
         self._core = _Core(initialised)
         self.progress = RunProgress()
         self.balance = RunBalance()
+        self.tracing = RunTracing()
         self.vacancies = Vacancies(1.5)
         self.last_attempt: int | None = None
 
@@ -237,10 +255,10 @@ def test_one_input(data: bytes) -> None:
         if method in PROVED and chosen < 192:
             nonce = _prove(service, credentials, method, request, chosen // 64, nonce)
         other = given.bytes(8).decode("latin-1") if chosen >= 224 else session
-        answer = _call(service, method, request, other, goes_on=chosen % 3 != 2)
+        answer = _call(service, method, request, other, goes_on=chosen % 5 != 4)
         if answer is not None and method in PROVED:
             assert chosen < 64, "these need an open challenge and its proof"
-            if method != "Status":
+            if method not in QUESTIONS:
                 session = answer.session
                 assert session, "who joins has a session"
 
@@ -252,12 +270,12 @@ def _prove(
 
     Returns the challenge of the last good proof.
     """
-    from luwu.control.credentials import STATUS_REQUEST, launcher_request, switch_request, worker_request
+    from luwu.control.credentials import launcher_request, switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
-    if method == "Status":
-        asked = STATUS_REQUEST
+    if method in QUESTIONS:
+        asked = QUESTIONS[method]
     elif method == "JoinLauncher":
         asked = launcher_request(request.host)
     else:

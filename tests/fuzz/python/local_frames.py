@@ -30,8 +30,9 @@ REQUESTS: dict[str, Any] = {
     "Attach": pb.AttachRequest(manifest=MANIFEST),
     "SetSegments": pb.SetSegmentsRequest(block=1, segments=[pb.Segment(end=4, group=0)]),
     "Report": pb.ReportRequest(report='{"kind": "say"}'),
+    "Trace": pb.TraceRequest(steps=1, most_bytes=1 << 16),
 }
-FOR_STRANGERS = ("Hello", "JoinWorker", "Leave", "Status")
+FOR_STRANGERS = ("Hello", "JoinWorker", "Leave", "Status", "Trace")
 _MOST_CALLS = 16
 
 
@@ -69,6 +70,14 @@ class _Core:
 
     def take_snapshot(self) -> int:
         return 3
+
+    def start_trace(self, attempts: int, most_records: int, most_of_worker: int) -> None:
+        assert 0 < attempts < 1 << 32 and 0 < most_of_worker <= most_records < 1 << 28
+
+    def give_trace_up(self) -> None: ...
+
+    def take_trace(self) -> tuple[bytes, int, int, int] | None:
+        return b"", 0, 1, 2
 
     def failure(self) -> None: ...
     def worker_left(self, rank: int) -> None: ...

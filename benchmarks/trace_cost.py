@@ -1,0 +1,96 @@
+"""The step time of a run that is traced, beside one that is not.
+
+Two servers, each with two workers over shared memory, take steps in turn. All steps of one are traced, as `luwu trace`
+does it: server and workers record every span. The trace is fetched between two samples.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kit.common import Row, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.sampling import Bar, compare, in_turn
+
+from luwu.control.tracing import ask_in, trace_run
+from luwu.core.trace import RECORD
+
+NAME = "trace_cost"
+BAR = "step time while a run is traced, against the same without: at most 3 % more"
+MOST = Bar("traced", "plain", 1.03, at_least=False)
+UNIT = "seconds a step"
+WORKERS = 2
+MOST_BYTES = 64 << 20
+
+
+class Traced:
+    """Samples a side whose steps are traced, and counts the spans of each step."""
+
+    def __init__(self, side: LuwuSide, steps: int) -> None:
+        self._side, self._steps = side, steps
+        self.spans = 0
+
+    def sample(self) -> float:
+        """Return the seconds of a step, of the slower worker."""
+        samples: list[float] = []
+
+        def measure(seconds: float) -> None:
+            if samples:
+                time.sleep(seconds)
+            else:  # the trace has begun
+                samples.append(step_seconds(self._side))
+
+        trace = trace_run(ask_in(self._side.run_folder), self._steps, MOST_BYTES, lambda text: None, measure)
+        self.spans = sum(len(process.records) for process in trace.processes) // RECORD.itemsize // self._steps
+        return samples[0]
+
+
+def step_seconds(side: LuwuSide) -> float:
+    """Return the seconds of a step of a side, of the slower worker."""
+    return max(float(worker["seconds"]) for worker in side.sample())
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    seconds = found["seconds"]
+    yield (
+        f"step time of two workers while `luwu trace` records {found['spans']:,} spans of each step",
+        f"{seconds['traced'] * 1e3:.1f} ms",
+        f"without that {seconds['plain'] * 1e3:.1f} ms",
+    )
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    layers, hidden = options.size((4, 256), check=(1, 32))
+    settings = {
+        "shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2,
+        "steps": options.effort(20, check=2), "folder": str(options.folder), "memory": "256MiB", "checkpoint": False,
+    }  # fmt: skip
+
+    def measure() -> dict[str, Any]:
+        with (
+            LuwuSide(settings, ranks=WORKERS, threads=1) as first,
+            LuwuSide(settings, ranks=WORKERS, threads=1) as second,
+        ):
+            first.wait_ready()
+            second.wait_ready()
+            traced = Traced(first, int(settings["steps"]))
+            sides = {"traced": traced.sample, "plain": lambda: step_seconds(second)}
+            compared = compare(options, in_turn(sides), [MOST], rounds=30)
+        medians = compared.medians
+        table(["side", "seconds a step"], [[name, medians[name]] for name in sides])
+        return result(
+            NAME, ours=medians["traced"], peer=medians["plain"], ratio=compared.ratio(MOST), bar=BAR, ok=compared.ok,
+            unit=UNIT, details={"seconds": medians, "spans": traced.spans, "compared": compared.details()},
+        )  # fmt: skip
+
+    return run(NAME, BAR, UNIT, measure, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

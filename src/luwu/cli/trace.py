@@ -1,0 +1,71 @@
+"""`luwu trace`: the next steps of a run that is under way, as a file for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from luwu.cli.setting_flags import option_of
+from luwu.cli.terminal import say
+from luwu.control.credentials import CredentialSettings
+from luwu.core.words import counted, printable
+
+DEFAULT_LIMIT = "64MiB"
+"""Bytes of the server's records, some 1.6 million, and of those of all workers."""
+
+
+def trace(
+    where: Annotated[str, typer.Argument(help="luwu://HOST:PORT of a server, or a run folder of this machine")],
+    steps: Annotated[int, typer.Option(help="attempts at steps to trace, from the next one on")] = 5,
+    output: Annotated[
+        Path | None, typer.Option(help="file, .json or .json.gz; default: trace.json.gz in the run folder, or here")
+    ] = None,
+    limit: Annotated[
+        str, typer.Option(help="most memory for the server's records, and for those of all workers")
+    ] = DEFAULT_LIMIT,
+    key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
+    tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
+    tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
+    tls_ca: Annotated[Path | None, option_of(CredentialSettings, "tls_ca")] = None,
+) -> None:
+    """Write what server and workers do in the next steps of a run, as a trace for ui.perfetto.dev.
+
+    Each block's way is a flow: pull, read, hand out, compute, push, collect, read states, update, write, commit. Of
+    several servers, ask the first: the trace has its records and those of all workers.
+
+    Exit status: 0 the trace is written, 1 nobody answers, the run ended, or another trace is under way, 2 no run is in
+    that folder, arguments that cannot work, or a file that cannot be written.
+    """
+    from luwu.control.address import SCHEME
+    from luwu.control.credentials import find_credentials, tls_files
+    from luwu.control.tracing import ask_at, ask_in, trace_run
+    from luwu.core.quantities import parse_size
+    from luwu.launch.asking import server_of
+    from luwu.observe.run_trace import write_run_trace
+
+    most_bytes = parse_size(limit)
+    path = output or Path("trace.json.gz")
+    if where.startswith(SCHEME):
+        ask = ask_at(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
+    else:
+        path = output or Path(where) / path
+        server = server_of(Path(where))
+        ask = ask_at(server.url, server.find()) if server else ask_in(Path(where))
+    found = trace_run(ask, steps, most_bytes, say_aside)
+    made = write_run_trace(found, path)
+    steps_text = f"step {found.first_step:,}"
+    if found.last_step > found.first_step:
+        steps_text = f"steps {found.first_step:,} to {found.last_step:,}"
+    say(f"{path}: {steps_text}, {counted(len(made.slices), 'span')}; open it at ui.perfetto.dev")
+    for process in found.processes:
+        if process.dropped:
+            say_aside(f"{process.name}: {process.dropped:,} spans found no room; raise --limit, or trace fewer steps")
+    for name in found.missing:
+        say_aside(f"{name}: its records did not come")
+
+
+def say_aside(text: str) -> None:
+    """Write text to standard error."""
+    typer.echo(printable(text), err=True)

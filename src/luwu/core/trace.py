@@ -1,0 +1,126 @@
+"""Records of a run's work while somebody traces it: their kinds, their bytes, and those of a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from luwu.core import native
+
+NONE = 0xFFFFFFFF
+"""Number of no block and of no chunk."""
+
+NOBODY = 0xFFFF
+"""Number of no worker."""
+
+RECORD = np.dtype(
+    [
+        ("begin", "<u8"),
+        ("end", "<u8"),
+        ("bytes", "<u8"),
+        ("step", "<u4"),
+        ("block", "<u4"),
+        ("chunk", "<u4"),
+        ("worker", "<u2"),
+        ("kind", "<u2"),
+    ]
+)
+"""A record as native/trace/recorder.h has it; times are of CLOCK_MONOTONIC, in nanoseconds."""
+
+
+class Kind(IntEnum):
+    """Kind of a record; native/trace/recorder.h says what each is."""
+
+    READ = 1
+    HAND_OUT = 2
+    COLLECT = 3
+    READ_STATES = 4
+    UPDATE = 5
+    WRITE = 6
+    COMMIT = 7
+    ROLL_BACK = 8
+    KEEP = 9
+    WRITE_KEPT = 10
+    READ_KEPT = 11
+    CHECKSUM = 12
+    STEP = 32
+    FORWARD = 33
+    BACKWARD = 34
+    PULL = 35
+    PUSH = 36
+    END = 37
+
+
+def clock_offset(questions: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    """Return what is added to this side's clock to have the other's, and how far that may be off, in nanoseconds.
+
+    The other's answer lies anywhere between question and answer: the middle of the fastest round is the best estimate.
+
+    Args:
+        questions: of each round the time when it was asked, the other's time, and the time when the answer came.
+    """
+    asked, told, answered = min(questions, key=lambda question: question[2] - question[0])
+    return told - (asked + answered) // 2, (answered - asked + 1) // 2
+
+
+class WorkerTrace:
+    """Records of what this worker does in the attempts that its server traces. The thread that trains makes them.
+
+    Attributes:
+        on: the attempt under way is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self._recorder: native.TraceRecorder | None = None
+        self._step = 0
+        self._is_last = False
+        self._begun = 0
+        self._finished: tuple[bytes, int] | None = None
+
+    def begin_attempt(self, step: int, most_records: int, is_last: bool) -> None:
+        """Record the attempt that begins, if the server asks for ``most_records`` of it at the most, not for 0.
+
+        Args:
+            step: committed steps before it, and one.
+            most_records: most records of the whole trace.
+            is_last: the trace ends with this attempt.
+        """
+        if not most_records:
+            self._recorder = None  # the server has given the trace up
+            return
+        if self._recorder is None:
+            self._recorder = native.TraceRecorder()
+            self._recorder.start(most_records)
+        self._step, self._is_last = step, is_last
+        self.on = True
+        self._begun = self.begin()
+
+    def begin(self) -> int:
+        """Return the begin of a span: the time now in nanoseconds, 0 while nothing is recorded."""
+        return time.monotonic_ns() if self.on else 0
+
+    def end(self, kind: Kind, begun: int, block: int = NONE, nbytes: int = 0) -> None:
+        """Record a span that ends now, unless it began while nothing was recorded."""
+        if begun and self._recorder is not None:
+            self._recorder.add(kind, begun, time.monotonic_ns(), self._step, block, nbytes)
+
+    def end_attempt(self) -> None:
+        """Note that the attempt has ended: `take` gives the records of a trace whose last one it was."""
+        if not self.on or self._recorder is None:
+            return
+        self.end(Kind.STEP, self._begun)
+        self.on = False
+        if self._is_last:
+            self._finished, self._recorder = self._recorder.stop(), None
+
+    def take(self) -> tuple[bytes, int] | None:
+        """Return the records of a whole trace, and the number of those that found no room, once; None: there is none.
+
+        Another thread may call it.
+        """
+        finished, self._finished = self._finished, None
+        return finished

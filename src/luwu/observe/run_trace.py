@@ -1,0 +1,296 @@
+"""A trace of a real run for Perfetto: the records of its processes on one clock, as tracks, flows and counters.
+
+Tracks and names are those of `luwu simulate --trace`, so that the two can be compared. Pure but for `write_run_trace`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from luwu.control import control_pb2 as pb
+from luwu.core import perfetto
+from luwu.core.errors import ConfigError, ServerError
+from luwu.core.perfetto import Counter, Flow, Slice
+from luwu.core.trace import NOBODY, NONE, RECORD, Kind
+
+SERVER_TRACKS = {
+    Kind.READ: ("1 read", "block"),
+    Kind.HAND_OUT: ("2 hand out", "block"),
+    Kind.COLLECT: ("3 collect", "block"),
+    Kind.KEEP: ("3 keep", "block"),
+    Kind.READ_STATES: ("4 read states", "block"),
+    Kind.READ_KEPT: ("4 read states", "gradient of block"),
+    Kind.UPDATE: ("5 update", "block"),
+    Kind.CHECKSUM: ("5 update", "checksum of block"),
+    Kind.WRITE: ("6 write", "block"),
+    Kind.WRITE_KEPT: ("6 write", "gradient of block"),
+    Kind.COMMIT: ("commit", "step"),
+    Kind.ROLL_BACK: ("commit", "roll back step"),
+}
+"""Track of each kind of a server's records, and the word before the block's number, or before the step's."""
+
+WORKER_NAMES = {
+    Kind.STEP: "step",
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.PULL: "pull",
+    Kind.PUSH: "push",
+    Kind.END: "end of step",
+}
+"""Names of a worker's records."""
+
+STAGES = (
+    Kind.PULL,
+    Kind.READ,
+    Kind.HAND_OUT,
+    Kind.FORWARD,
+    Kind.BACKWARD,
+    Kind.PUSH,
+    Kind.COLLECT,
+    Kind.KEEP,
+    Kind.READ_STATES,
+    Kind.UPDATE,
+    Kind.WRITE,
+)
+"""Kinds of records that are stages of a block's way through a step; the step's commit is its end."""
+
+WINDOWS = 200
+"""Spans of time for which a trace has the rates of the disks."""
+
+_KINDS = frozenset(Kind)
+_READS = (Kind.READ, Kind.READ_STATES, Kind.READ_KEPT)
+_WRITES = (Kind.WRITE, Kind.WRITE_KEPT)
+_LEAST_NS = 1.0  # of a slice, which a flow must find
+
+
+@dataclass(frozen=True)
+class Span:
+    """A record on the server's clock, in nanoseconds. ``block`` and ``chunk`` are None where there are none."""
+
+    process: str
+    kind: Kind
+    begin: int
+    end: int
+    step: int
+    block: int | None = None
+    chunk: int | None = None
+    worker: int | None = None
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class RunEvents:
+    """A trace as `luwu.core.perfetto` writes it."""
+
+    tracks: Sequence[str]
+    slices: Sequence[Slice]
+    flows: Sequence[Flow]
+    counters: Sequence[Counter]
+    about: Mapping[str, Any]
+
+
+def write_run_trace(trace: pb.RunTrace, path: Path) -> RunEvents:
+    """Write a run's trace, and return what was written; raises ConfigError where the file cannot be written."""
+    made = make_events(trace)
+    try:
+        perfetto.write_trace(path, made.tracks, made.slices, made.flows, made.counters, made.about)
+    except OSError as error:
+        raise ConfigError(f"output: {path}: cannot be written: {error.strerror}; choose another file") from None
+    return made
+
+
+def make_events(trace: pb.RunTrace) -> RunEvents:
+    """Make tracks, slices, flows and counters of a trace; raises ServerError where its records are none."""
+    names = _block_names(trace)
+    spans = [span for span in spans_of(trace, names) if trace.first_step <= span.step <= trace.last_step]
+    noted = [counts.at_ns + process.clock_ns for process in trace.processes for counts in process.packets]
+    zero = min([*noted, *(span.begin for span in spans)], default=0)
+    placed = list(lay_out(spans))
+    slices = [_slice(span, track, names, zero) for span, track in placed]
+    tracks = sorted({track for _, track in placed}, key=_track_order)
+    flows = list(flows_of(placed, names, zero))
+    counters = [*disk_rates(spans, zero), *packet_counts(trace, zero)]
+    return RunEvents(tracks, slices, flows, counters, _about(trace))
+
+
+def spans_of(trace: pb.RunTrace, names: Sequence[str]) -> Iterator[Span]:
+    """Return the records of all processes on the server's clock, blocks by their places in ``names``.
+
+    Raises:
+        ServerError: they are no records of this version.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    for process in trace.processes:
+        if len(process.records) % RECORD.itemsize:
+            raise ServerError(f"trace: expected records of {RECORD.itemsize} bytes from {process.name}, found a part")
+        own = [numbers[name] for name in process.blocks]
+        rank = int(process.name.rpartition(" ")[2]) if process.name.startswith("worker") else None
+        for begin, end, nbytes, step, block, chunk, worker, kind in np.frombuffer(process.records, RECORD).tolist():
+            if kind not in _KINDS or (block != NONE and block >= len(own)):
+                raise ServerError(
+                    f"trace: expected records of this version from {process.name}, found kind {kind} of block {block}; "
+                    "install the server's version of luwu"
+                )
+            yield Span(
+                process.name,
+                Kind(kind),
+                begin + process.clock_ns,
+                end + process.clock_ns,
+                step,
+                None if block == NONE else own[block],
+                None if chunk == NONE else chunk,
+                rank if worker == NOBODY else worker,
+                nbytes,
+            )
+
+
+def lay_out(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
+    """Return each span with its track; a worker's spans lie within each other.
+
+    Spans of a server's track that overlap get tracks beside it, such as ``server 1: 4 read states (2)``.
+    """
+    by_track: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_track[_track_of(span)].append(span)
+    for track, members in by_track.items():
+        members.sort(key=lambda span: (span.begin, -span.end))
+        ends: list[int] = []
+        for span in members:
+            row = 0
+            if span.kind in SERVER_TRACKS:
+                row = next((place for place, end in enumerate(ends) if end <= span.begin), len(ends))
+                ends[row : row + 1] = [max(span.end, span.begin + 1)]
+            yield span, track if row == 0 else f"{track} ({row + 1})"
+
+
+def flows_of(placed: Iterable[tuple[Span, str]], names: Sequence[str], zero: int) -> Iterator[Flow]:
+    """Return the way of each block through each step, for each worker that pulled it: its stages in the order of time.
+
+    Of a stage that works on a block chunk by chunk, the way goes through the chunk that was done last.
+    """
+    shared: dict[tuple[int, int], list[tuple[Span, str]]] = defaultdict(list)
+    of_workers: dict[tuple[int, int, int], list[tuple[Span, str]]] = defaultdict(list)
+    commits: list[tuple[Span, str]] = []
+    for span, track in placed:
+        if span.kind is Kind.COMMIT:
+            commits.append((span, track))
+        elif span.kind not in STAGES or span.block is None:
+            continue
+        elif span.worker is None:
+            shared[span.step, span.block].append((span, track))
+        else:
+            of_workers[span.step, span.block, span.worker].append((span, track))
+    commits.sort(key=lambda found: found[0].step)
+    for (step, block, worker), own in sorted(of_workers.items()):
+        stages = [*_last_chunks([*own, *shared[step, block]])]
+        stages += [found for found in commits if found[0].step >= step][:1]
+        stages.sort(key=lambda found: found[0].begin)
+        if len(stages) > 1:
+            points = [(track, _seconds(span.begin, zero)) for span, track in stages]
+            yield Flow(f"step {step}, {names[block]}, worker {worker}", points)
+
+
+def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str]]:
+    """Keep of each stage, each time that it was gone through, the span that ended last."""
+    times: dict[tuple[Kind, int | None], int] = defaultdict(int)
+    last: dict[tuple[Kind, int], tuple[Span, str]] = {}
+    for span, track in sorted(stages, key=lambda found: found[0].begin):
+        key = span.kind, times[span.kind, span.chunk]
+        times[span.kind, span.chunk] += 1
+        if key not in last or last[key][0].end < span.end:
+            last[key] = span, track
+    yield from last.values()
+
+
+def disk_rates(spans: Sequence[Span], zero: int) -> Iterator[Counter]:
+    """Return the MB/s that the disks read and wrote, in equal windows of the trace's time."""
+    transfers = [span for span in spans if span.kind in (*_READS, *_WRITES)]
+    if not transfers:
+        return
+    until = max(span.end for span in spans)
+    width = max(1.0, (until - zero) / WINDOWS)
+    edges = zero + width * np.arange(WINDOWS + 1)
+    moved = {"read": np.zeros(WINDOWS), "written": np.zeros(WINDOWS)}
+    for span in transfers:
+        share = np.clip(np.minimum(edges[1:], span.end) - np.maximum(edges[:-1], span.begin), 0, None)
+        whole = share.sum()
+        if whole > 0:
+            moved["read" if span.kind in _READS else "written"] += span.nbytes * share / whole
+    for window in range(WINDOWS):
+        rates = {name: round(float(values[window]) / width * 1e3, 3) for name, values in moved.items()}
+        yield Counter("disk MB/s", _seconds(edges[window], zero), rates)
+    yield Counter("disk MB/s", _seconds(edges[-1], zero), {"read": 0.0, "written": 0.0})
+
+
+def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
+    """Return the packets that the server has received, sent and sent again since the trace began, at each step."""
+    for process in trace.processes:
+        for counts in process.packets:
+            first = process.packets[0]
+            values = {
+                "received": counts.came - first.came,
+                "sent": counts.sent - first.sent,
+                "sent again": counts.resent - first.resent,
+            }
+            yield Counter("packets", _seconds(counts.at_ns + process.clock_ns, zero), values)
+
+
+def _block_names(trace: pb.RunTrace) -> list[str]:
+    """Return the names of all blocks; a worker knows all of them, one of several servers perhaps not."""
+    longest = max((list(process.blocks) for process in trace.processes), key=len, default=[])
+    return list(dict.fromkeys([*longest, *(name for process in trace.processes for name in process.blocks)]))
+
+
+def _track_of(span: Span) -> str:
+    if span.kind not in SERVER_TRACKS:
+        return span.process
+    return f"{span.process}: {SERVER_TRACKS[span.kind][0]}"
+
+
+def _track_order(track: str) -> tuple[bool, str, int, str]:
+    """Sort a server's tracks by its steps, and then workers by their ranks."""
+    base, _, row = track.partition(" (")
+    worker = base.startswith("worker")
+    number = int(base.rpartition(" ")[2]) if worker else int(row[:-1]) if row else 1
+    return worker, "" if worker else base, number, track
+
+
+def _slice(span: Span, track: str, names: Sequence[str], zero: int) -> Slice:
+    details: dict[str, Any] = {"step": span.step}
+    if span.block is not None:
+        details["block"] = names[span.block]
+    if span.chunk is not None:
+        details["chunk"] = span.chunk
+    if span.kind in SERVER_TRACKS and span.worker is not None:
+        details["worker"] = span.worker
+    if span.nbytes:
+        details["bytes"] = span.nbytes
+    end = max(float(span.end), span.begin + _LEAST_NS)
+    return Slice(track, _name_of(span), _seconds(span.begin, zero), _seconds(end, zero), details)
+
+
+def _name_of(span: Span) -> str:
+    word = SERVER_TRACKS[span.kind][1] if span.kind in SERVER_TRACKS else WORKER_NAMES[span.kind]
+    if span.kind in (Kind.COMMIT, Kind.ROLL_BACK, Kind.STEP):
+        return f"{word} {span.step}"
+    return word if span.block is None else f"{word} {span.block}"
+
+
+def _about(trace: pb.RunTrace) -> dict[str, Any]:
+    return {
+        "first step": trace.first_step,
+        "last step": trace.last_step,
+        "clock error in nanoseconds": {process.name: process.clock_error_ns for process in trace.processes},
+        "records without room": {process.name: process.dropped for process in trace.processes},
+        "records that did not come": list(trace.missing),
+    }
+
+
+def _seconds(at: float, zero: int) -> float:
+    return (at - zero) * 1e-9

@@ -1,0 +1,180 @@
+"""A trace of a run: begun once, put together from the server's records and its workers', and fetched piece by piece."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import TIMEOUTS
+from luwu.control.tracing import trace_run
+from luwu.core.trace import RECORD
+from luwu.errors import ConfigError, ServerError, StepOrderError
+from luwu.server import tracing
+from luwu.server.tracing import RunTracing
+
+BYTES = 1 << 20
+BLOCKS = ["a", "b"]
+
+
+class Core:
+    """A native server whose trace is done when a test says so."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[int, int, int]] = []
+        self.given_up = False
+        self.done: tuple[bytes, int, int, int] | None = None
+
+    def give_trace_up(self) -> None:
+        self.given_up = True
+
+    def start_trace(self, attempts: int, most_records: int, most_of_worker: int) -> None:
+        assert not self.started or self.given_up or self.done is not None
+        self.started.append((attempts, most_records, most_of_worker))
+
+    def take_trace(self) -> tuple[bytes, int, int, int] | None:
+        return self.done
+
+    def stats(self) -> dict[str, Any]:
+        return {"network": {"packets_in": 5, "packets_out": 7, "resent": 1}}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sent(count: int, last: bool = True, **fields: int) -> pb.TraceRecordsRequest:
+    return pb.TraceRecordsRequest(records=bytes(RECORD.itemsize * count), last=last, blocks=BLOCKS * last, **fields)
+
+
+def begun(workers: int, clock: Clock | None = None) -> tuple[RunTracing, Core]:
+    made, core = RunTracing(clock or Clock()), Core()
+    made.start(core, range(workers), 3, BYTES)
+    return made, core
+
+
+def test_a_trace_has_the_servers_records_and_those_of_all_workers() -> None:
+    made, core = begun(2)
+    assert core.started == [(3, BYTES // RECORD.itemsize, BYTES // 2 // RECORD.itemsize)] and made.under_way
+    assert made.answer(core, (0, 1), BLOCKS, 0) == pb.TraceReply(waits_for="the run's next steps")
+    core.done = bytes(RECORD.itemsize), 7, 4, 6
+    made.take(0, sent(2, last=False))
+    assert made.answer(core, (0, 1), BLOCKS, 0).waits_for == "the records of 2 workers"
+    assert not made.under_way
+    made.take(0, sent(1, dropped=9, clock_ns=-5, clock_error_ns=2))
+    assert made.answer(core, (0, 1), BLOCKS, 0).waits_for == "the records of 1 worker"
+    made.take(1, sent(0))
+    reply = made.answer(core, (0, 1), BLOCKS, 0)
+    assert reply.done and reply.size == len(reply.content)
+    size = RECORD.itemsize
+    found = pb.RunTrace.FromString(reply.content)
+    (packets,) = found.processes[0].packets
+    assert (packets.came, packets.sent, packets.resent) == (5, 7, 1) and packets.at_ns > 0
+    found.processes[0].ClearField("packets")
+    assert found == pb.RunTrace(
+        first_step=4,
+        last_step=6,
+        processes=[
+            pb.ProcessTrace(name="server 1", records=bytes(size), dropped=7, blocks=BLOCKS),
+            pb.ProcessTrace(
+                name="worker 0", records=bytes(3 * size), dropped=9, clock_ns=-5, clock_error_ns=2, blocks=BLOCKS
+            ),
+            pb.ProcessTrace(name="worker 1", blocks=BLOCKS),
+        ],
+    )
+
+
+def test_a_trace_does_not_wait_for_workers_that_are_gone_or_late() -> None:
+    clock = Clock()
+    made, core = begun(3, clock)
+    core.done = b"", 0, 1, 1
+    made.take(0, sent(1))
+    made.take(1, sent(1, last=False))
+    assert made.answer(core, (0, 1), BLOCKS, 0).waits_for == "the records of 1 worker"
+    clock.now = TIMEOUTS.trace_records_seconds
+    found = pb.RunTrace.FromString(made.answer(core, (0, 1), BLOCKS, 0).content)
+    assert [process.name for process in found.processes] == ["server 1", "worker 0"]
+    assert found.missing == ["worker 1", "worker 2"]
+
+
+def test_records_that_nobody_waits_for_are_dropped_and_wrong_ones_refused() -> None:
+    RunTracing().take(0, sent(1))
+    made, core = begun(1)
+    with pytest.raises(ConfigError, match="multiple of 40 bytes, found 3"):
+        made.take(0, pb.TraceRecordsRequest(records=b"abc"))
+    with pytest.raises(ConfigError, match=f"at most {BYTES} bytes"):
+        made.take(0, sent(BYTES // RECORD.itemsize + 1))
+    made.take(0, sent(1))
+    made.take(5, sent(1))
+    core.done = b"", 0, 1, 1
+    found = pb.RunTrace.FromString(made.answer(core, (0,), BLOCKS, 0).content)
+    assert [process.name for process in found.processes] == ["server 1"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "most_bytes", "words"),
+    [
+        (0, BYTES, "steps: expected 1 to 1000, found 0"),
+        (1001, BYTES, "steps: expected 1 to 1000, found 1001"),
+        (1, 100, "limit: expected 65536 to 1073741824 bytes, found 100"),
+        (1, 1 << 40, "limit: expected 65536"),
+    ],
+)
+def test_numbers_out_of_their_range_are_refused(steps: int, most_bytes: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        RunTracing().start(Core(), range(1), steps, most_bytes)
+
+
+def test_one_trace_at_a_time() -> None:
+    clock = Clock()
+    made, core = begun(1, clock)
+    clock.now = 9.0
+    made.answer(core, (0,), BLOCKS, 0)
+    clock.now = 18.0
+    with pytest.raises(StepOrderError, match="another trace of this run is under way"):
+        made.start(core, range(1), 1, BYTES)
+    assert not core.given_up
+    clock.now = 19.0
+    made.start(core, range(1), 1, BYTES)  # nobody waits for the other one
+    assert core.given_up and len(core.started) == 2
+    with pytest.raises(ServerError, match="its run has ended, or another trace took its place"):
+        RunTracing().answer(core, (), BLOCKS, 0)
+
+
+def test_the_asker_waits_and_fetches_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "PIECE_BYTES", 16)
+    made, core = RunTracing(), Core()
+    said: list[str] = []
+    waits: list[float] = []
+
+    def ask(request: pb.TraceRequest) -> pb.TraceReply:
+        if request.steps:
+            made.start(core, range(1), request.steps, request.most_bytes)
+            return pb.TraceReply(waits_for="the run's next steps")
+        return made.answer(core, (0,), BLOCKS, request.offset)
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            core.done = bytes(10 * RECORD.itemsize), 0, 1, 2
+        if len(waits) == 3:
+            made.take(0, sent(1))
+
+    found = trace_run(ask, 2, BYTES, said.append, wait)
+    assert said == ["waiting for the run's next steps", "waiting for the records of 1 worker"]
+    assert [len(process.records) for process in found.processes] == [400, 40]
+
+
+def test_a_trace_that_is_cut_off_or_none_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="steps: expected at least 1, found 0"):
+        trace_run(lambda request: pb.TraceReply(done=True), 0, BYTES, lambda text: None)
+    replies = iter([pb.TraceReply(done=True, size=9, content=b"abc"), pb.TraceReply(done=True, size=9)])
+    with pytest.raises(ServerError, match="expected 9 bytes, found an end after 3"):
+        trace_run(lambda request: next(replies), 1, BYTES, lambda text: None)
+    with pytest.raises(ServerError, match="a trace of this version"):
+        trace_run(lambda request: pb.TraceReply(done=True, size=1, content=b"\xff"), 1, BYTES, lambda text: None)
