@@ -319,5 +319,5 @@ def test_every_command_prints_json_or_is_named_with_the_reason() -> None:
     without = set(commands()) - having
     assert without == {
         "train", "server", "switch", "link", "launch slurm", "generate", "snapshot restore", "snapshot remove", "watch",
-        "help",
+        "help", "trace",
     }  # fmt: skip

@@ -140,5 +140,5 @@ def test_a_target_that_no_logger_has_and_a_package_that_is_not_there_are_refused
         check_target("x")
     check_packages(["tensorboard:/tmp/board"])
     monkeypatch.setattr(loggers.TensorBoard, "package", "no_such_package")
-    with pytest.raises(ConfigError, match=r"tensorboard needs the package no_such_package, .*'luwu\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match=r"tensorboard needs the package no_such_package, .*pip install tensorboardX"):
         check_packages(["tensorboard"])

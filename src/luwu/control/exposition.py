@@ -133,7 +133,7 @@ class Exposition:
             from prometheus_client import CollectorRegistry, make_wsgi_app
         except ImportError as error:
             raise ConfigError(
-                "metrics: needs the package prometheus-client, found none; pip install 'luwu[metrics]'"
+                "metrics: needs the package prometheus-client, found none; pip install prometheus-client"
             ) from error
         registry = CollectorRegistry(support_collectors_without_names=True)
         registry.register(self)

@@ -60,7 +60,7 @@ class TensorBoard:
         step: the last step that was made.
     """
 
-    package = "tensorboardX"
+    package = wheels = "tensorboardX"
 
     def __init__(self, run: Run, place: str, step: int) -> None:
         from tensorboardX import SummaryWriter
@@ -85,7 +85,7 @@ class TensorBoard:
 class Trackio:
     """A project of trackio on this machine (`trackio show`). A run that goes on stays the same run of the project."""
 
-    package = "trackio"
+    package = wheels = "trackio"
 
     def __init__(self, run: Run, place: str, step: int) -> None:
         import trackio
@@ -109,7 +109,7 @@ class Trackio:
 class WeightsAndBiases:
     """A run of Weights & Biases in the run folder; it uses no network unless WANDB_MODE is set (see `wandb sync`)."""
 
-    package = "wandb"
+    package = wheels = "wandb"
 
     def __init__(self, run: Run, place: str, step: int) -> None:
         import wandb
@@ -160,7 +160,7 @@ def check_packages(targets: Sequence[str]) -> None:
         name, _ = _name_and_place(target)
         package = KINDS[name].package
         if not _is_installed(package):
-            raise ConfigError(f"log: {name} needs the package {package}, found none; pip install 'luwu[{name}]'")
+            raise ConfigError(f"log: {name} needs the package {package}, found none; pip install {KINDS[name].wheels}")
         if name == "opentelemetry":
             OpenTelemetry.check()
 

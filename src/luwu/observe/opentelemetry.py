@@ -25,6 +25,9 @@ EXPORTERS = "opentelemetry_metrics_exporter"
 PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 """Exporters of OTLP by its protocols. The first is the default."""
 
+EXPORTER = "opentelemetry-exporter-otlp-proto-http"
+"""Package of the default one."""
+
 
 STEP = "luwu_train_step"
 
@@ -77,8 +80,8 @@ def exporters(environment: Mapping[str, str]) -> list[EntryPoint]:
         installed = list(entry_points(group=EXPORTERS, name=name))
         if not installed:
             raise ConfigError(
-                f"log: opentelemetry needs the exporter {name}, found none; pip install 'luwu[opentelemetry]' has "
-                f"{PROTOCOLS['http/protobuf']}, and OTEL_METRICS_EXPORTER names others"
+                f"log: opentelemetry needs the exporter {name}, found none; pip install "
+                f"{EXPORTER} for {PROTOCOLS['http/protobuf']}, or name another in OTEL_METRICS_EXPORTER"
             )
         found += installed[:1]
     return found
@@ -94,6 +97,7 @@ class OpenTelemetry:
     """
 
     package = "opentelemetry.sdk"
+    wheels = f"opentelemetry-sdk {EXPORTER}"
 
     def __init__(self, run: Run, place: str, step: int) -> None:
         from opentelemetry import metrics
