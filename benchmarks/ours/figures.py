@@ -96,10 +96,11 @@ class WatchedRun(LocalRun):
     def __init__(self, *arguments: Any, watch: Watch) -> None:
         super().__init__(*arguments)
         self._watch = watch
+        self._handlers["step"] = self._note_step
 
-    def _on_step(self, rank: int, report: Report) -> None:
+    def _note_step(self, rank: int, report: Report) -> None:
         self._watch.reports[report["attempt"]].append(cast(StepReport, report))
-        super()._on_step(rank, report)
+        self.taken.step(rank, report)
 
 
 def main() -> None:
