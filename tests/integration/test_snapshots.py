@@ -101,7 +101,8 @@ def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: Sma
             session.snapshot()
         for _ in range(3):
             assert worker.step()
-        assert "the snapshot of step 3 was given up" in server.stats()["snapshot_failure"]
+        given_up = "the snapshot of step 3 was given up"  # once that step is on the disk
+        wait_until(lambda: given_up in server.stats()["snapshot_failure"], given_up, 60)
         (small_disk.path / "filler").unlink()
         assert session.snapshot() == 4
         for _ in range(3):

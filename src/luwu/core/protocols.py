@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from luwu.core.manifest import Manifest
 from luwu.core.progress import Activity
 from luwu.core.room import Room
-from luwu.core.trace import WorkerTrace
 
-if TYPE_CHECKING:  # the launcher does without torch
+if TYPE_CHECKING:  # the launcher does without torch, and the model of `luwu train` without the native part
     from torch import Tensor, nn
+
+    from luwu.core.trace import WorkerTrace
 
 Memory = memoryview | NDArray[np.uint8]
 """Bytes that lie elsewhere; torch.frombuffer makes tensors of them."""

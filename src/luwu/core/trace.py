@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from luwu.core import native
+if TYPE_CHECKING:
+    from luwu.core.native import TraceRecorder
 
 NONE = 0xFFFFFFFF
 """Number of no block and of no chunk."""
@@ -75,7 +77,7 @@ class WorkerTrace:
 
     def __init__(self) -> None:
         self.on = False
-        self._recorder: native.TraceRecorder | None = None
+        self._recorder: TraceRecorder | None = None
         self._step = 0
         self._is_last = False
         self._begun = 0
@@ -93,7 +95,9 @@ class WorkerTrace:
             self._recorder = None  # the server has given the trace up
             return
         if self._recorder is None:
-            self._recorder = native.TraceRecorder()
+            from luwu.core.native import TraceRecorder  # plain torch trains a model of LuWu's without the native part
+
+            self._recorder = TraceRecorder()
             self._recorder.start(most_records)
         self._step, self._is_last = step, is_last
         self.on = True

@@ -103,13 +103,18 @@ class ProgressTeller:
         )
         return True
 
+    def _send_trace(self) -> None:
+        """Send the records of a trace that has ended, if any."""  # apart, so that the thread keeps no session
+        sender = self._sender()
+        if sender is not None:
+            sender.send_trace()
+
     def _run(self) -> None:
         while not self._ended.wait(self._timeouts.progress_seconds):
             try:
                 if not self.tell(time.monotonic()):
                     return
-                if sender := self._sender():
-                    sender.send_trace()
+                self._send_trace()
             except LuwuError:  # the session has ended, which its own calls tell
                 return
             except Exception:
