@@ -1,4 +1,4 @@
-// What a server does with each block at a moment, for people who look at a run.
+// The server's work with each block at a moment, for people who look at a run.
 #pragma once
 
 #include <cstdint>

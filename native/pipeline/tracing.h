@@ -11,13 +11,13 @@
 
 namespace luwu::pipeline {
 
-// What a worker is asked to record of the attempt that it begins.
+// Records that a worker is asked for, of the attempt that it begins.
 struct TraceRequest {
     std::uint64_t records = 0;  // the most of the whole trace; 0: nothing
     bool last = false;          // the trace ends with this attempt
 };
 
-// What the server recorded, and the first and the last of the attempts by their steps.
+// Records of the server, and the first and the last of the attempts by their steps.
 struct Traced {
     trace::Recorded recorded;
     std::uint64_t first_step = 0;
@@ -34,7 +34,7 @@ class Tracing {
     // where that is under way already, Error(invalid) for a number that is 0 or too large.
     void start(std::uint32_t attempts, std::uint64_t most_records, std::uint64_t most_of_worker);
     void give_up();  // what is recorded is forgotten
-    // What was recorded, once, as soon as the attempts have ended and nothing is owed; nothing before.
+    // Returns the records, once, as soon as the attempts have ended and nothing is owed; nothing before.
     [[nodiscard]] std::optional<Traced> take();
     [[nodiscard]] TraceRequest request() const;  // of the attempt under way
 

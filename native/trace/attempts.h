@@ -9,7 +9,7 @@ class Attempts {
   public:
     enum class Change { none, start, stop };  // of the recording
 
-    // Where nothing is traced. `attempts` is at least 1.
+    // Asks for a trace, while there is none. `attempts` is at least 1.
     void ask(std::uint32_t attempts) { to_begin_ = attempts; }
     // An attempt begins: its first worker does.
     Change begin_attempt(std::uint64_t step) {
@@ -23,7 +23,7 @@ class Attempts {
             return first ? Change::start : Change::none;
         }
         within_ = false;
-        // What the last attempt owes is done before the one after it ends.
+        // The last attempt's debts are settled before the one after it ends.
         if (!recording_ || ++behind_ < 2) return Change::none;
         recording_ = false;
         return Change::stop;

@@ -9,7 +9,7 @@
 
 namespace luwu::trace {
 
-// What was done. The numbers travel: luwu.core.trace has their names.
+// Kind of work. The numbers travel: luwu.core.trace has their names.
 enum class Kind : std::uint16_t {
     // The server's steps.
     read = 1,         // a chunk's parameters

@@ -1,4 +1,4 @@
-// What people who look at a run see of a block.
+// Views of a block, as people who look at a run have them.
 #include <doctest/doctest.h>
 
 #include <array>

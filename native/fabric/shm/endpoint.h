@@ -52,7 +52,7 @@ class Endpoint {
     std::uint64_t register_buffer(std::uint64_t bytes);
     // Returns when the server knows them.
     void begin(const std::vector<pipeline::GroupSettings>& groups, const pipeline::GradientSettings& gradient = {});
-    // What the server asks this worker to record of the attempt that began last.
+    // Returns the records that the server asks this worker for, of the attempt that began last.
     [[nodiscard]] pipeline::TraceRequest trace_request() const { return trace_request_; }
     Handle pull(std::uint32_t block, bool alone = false);  // alone: no pull of the step that all workers make
     void release(std::uint32_t block);                     // after the pull was waited for
