@@ -53,22 +53,13 @@ def status(
 
 def record_of(reply: pb.StatusReply) -> dict[str, Any]:
     """Return the status as JSON can hold it: the fields of StatusReply, without its proof."""
+    from luwu.control.status import facts_of
+
     return {
         "open": reply.open,
-        "step": reply.step,
-        "attempts": reply.attempts,
-        "rolled_back": reply.rolled_back,
-        "workers": reply.workers,
-        "missing": list(reply.missing),
-        "failure": reply.failure,
-        "pause": reply.pause,
+        **facts_of(reply),
         "unwritten": reply.unwritten,
-        "since_commit_seconds": reply.since_commit_seconds,
         "present": [_worker_record(worker) for worker in reply.present],
-        "machines": [
-            {"host": each.host, "peer": each.peer, "ranks": list(each.ranks), "waits": each.waits}
-            for each in reply.machines
-        ],
     }
 
 
@@ -121,13 +112,13 @@ def lines_of(reply: pb.StatusReply) -> Iterator[str]:
 
 
 def _line_of(worker: pb.WorkerStatus) -> str:
-    from luwu.core.progress import Activity, WorkerPhase
+    from luwu.control.status import activity_of
 
     name = f"worker {worker.rank}{f' ({worker.peer})' if worker.peer else ''}"
     if not worker.HasField("progress"):
         return f"{name}: has joined, and has told nothing yet"
     told = worker.progress
-    activity = Activity(WorkerPhase(told.phase), told.block, told.acquired, told.pushed)
+    activity = activity_of(told)
     place = f"; its program is at {told.place}" if told.place else ""
     blocks = counted(told.pushed, "block")
     return f"{name}: {activity}, {blocks} pushed in this step{place} ({worker.heard_seconds:.0f} s ago)"

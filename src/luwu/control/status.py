@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import STATUS_REQUEST, Credentials
 from luwu.control.questions import ask_proved, local_client
 from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.core.progress import Activity, WorkerPhase
 
 
 def ask_status(
@@ -37,3 +39,26 @@ def ask_local_status(folder: Path, timeouts: Timeouts = TIMEOUTS, *, look: bool 
         client.close()
     assert isinstance(reply, pb.StatusReply)
     return reply
+
+
+def facts_of(reply: pb.StatusReply) -> dict[str, Any]:
+    """Return what is known of a run and its machines, as JSON can hold it; workers and blocks are left out."""
+    return {
+        "step": reply.step,
+        "attempts": reply.attempts,
+        "rolled_back": reply.rolled_back,
+        "workers": reply.workers,
+        "missing": list(reply.missing),
+        "failure": reply.failure,
+        "pause": reply.pause,
+        "since_commit_seconds": reply.since_commit_seconds,
+        "machines": [
+            {"host": each.host, "peer": each.peer, "ranks": list(each.ranks), "waits": each.waits}
+            for each in reply.machines
+        ],
+    }
+
+
+def activity_of(told: pb.ProgressRequest) -> Activity:
+    """Return a worker's activity as it told it; raises ValueError for a phase that is not known here."""
+    return Activity(WorkerPhase(told.phase), told.block, told.acquired, told.pushed)

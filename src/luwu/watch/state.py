@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from luwu.control.status import activity_of, facts_of
 from luwu.control.timeouts import TIMEOUTS
-from luwu.core.progress import Activity, WorkerPhase
+from luwu.core.progress import WorkerPhase
 from luwu.watch.disks import DiskCounts
 
 if TYPE_CHECKING:
@@ -103,9 +104,8 @@ def _worker_record(worker: pb.WorkerStatus, shares: Sequence[int]) -> dict[str, 
     }
     if worker.HasField("progress") and worker.progress.phase in _PHASES:  # a newer server may know others
         told = worker.progress
-        activity = Activity(WorkerPhase(told.phase), told.block, told.acquired, told.pushed)
         record |= {
-            "activity": f"{activity}{f', at {told.place}' if told.place else ''}",
+            "activity": f"{activity_of(told)}{f', at {told.place}' if told.place else ''}",
             "pushed": told.pushed,
             "memory_bytes": told.memory_bytes or None,
             "heard_seconds": worker.heard_seconds,
@@ -117,24 +117,13 @@ def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares
     """Return the state of a run that is under way."""
     return {
         "live": True,
-        "step": reply.step,
-        "attempts": reply.attempts,
-        "rolled_back": reply.rolled_back,
-        "workers": reply.workers,
-        "missing": list(reply.missing),
-        "failure": reply.failure,
-        "pause": reply.pause,
+        **facts_of(reply),
         "durable_step": reply.step - reply.unwritten,
-        "since_commit_seconds": reply.since_commit_seconds,
         "present": worker_records(reply.present, shares),
         "blocks": list(reply.blocks),
         "traffic": traffic(before, now),
         "sent_again": sent_again(before, now),
         "switches": [{"name": each.name, "address": each.address, "parent": each.parent} for each in reply.switches],
-        "machines": [
-            {"host": each.host, "peer": each.peer, "ranks": list(each.ranks), "waits": each.waits}
-            for each in reply.machines
-        ],
         "disks": disk_records(before, now),
         "server_memory_bytes": now.figures.get("luwu_server_memory_bytes"),
     }
