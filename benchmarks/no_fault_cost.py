@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
-from kit.luwu_side import LuwuSide
+from kit.luwu_side import LuwuSide, small_run
 from kit.sampling import Bar, compare, in_turn
 
 NAME = "no_fault_cost"
@@ -36,11 +36,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    layers, hidden = options.size((4, 256), check=(1, 32))
-    settings = {
-        "shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2,
-        "steps": options.effort(20, check=2), "folder": str(options.folder), "memory": "256MiB", "checkpoint": False,
-    }  # fmt: skip
+    settings = small_run(options, 20)
     elastic = {"patience": (RETURN_SECONDS, DEADLINE_SECONDS), "closure": True}
 
     def measure() -> dict[str, Any]:
@@ -51,10 +47,7 @@ def main() -> int:
             sides = {"elastic": first, "rigid": second}
             for side in sides.values():
                 side.wait_ready()
-            seconds = {
-                name: lambda side=side: max(float(worker["seconds"]) for worker in side.sample())
-                for name, side in sides.items()
-            }
+            seconds = {name: side.step_seconds for name, side in sides.items()}
             compared = compare(options, in_turn(seconds), [MOST], rounds=30)
         medians = compared.medians
         table(["side", "seconds a step"], [[name, medians[name]] for name in sides])

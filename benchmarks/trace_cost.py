@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
-from kit.luwu_side import LuwuSide
+from kit.luwu_side import LuwuSide, small_run
 from kit.sampling import Bar, compare, in_turn
 
 from luwu.control.tracing import ask_in, trace_run
@@ -41,16 +41,11 @@ class Traced:
             if samples:
                 time.sleep(seconds)
             else:  # the trace has begun
-                samples.append(step_seconds(self._side))
+                samples.append(self._side.step_seconds())
 
         trace = trace_run(ask_in(self._side.run_folder), self._steps, MOST_BYTES, lambda text: None, measure)
         self.spans = sum(len(process.records) for process in trace.processes) // RECORD.itemsize // self._steps
         return samples[0]
-
-
-def step_seconds(side: LuwuSide) -> float:
-    """Return the seconds of a step of a side, of the slower worker."""
-    return max(float(worker["seconds"]) for worker in side.sample())
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
@@ -66,11 +61,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    layers, hidden = options.size((4, 256), check=(1, 32))
-    settings = {
-        "shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2,
-        "steps": options.effort(20, check=2), "folder": str(options.folder), "memory": "256MiB", "checkpoint": False,
-    }  # fmt: skip
+    settings = small_run(options, 20)
 
     def measure() -> dict[str, Any]:
         with (
@@ -80,7 +71,7 @@ def main() -> int:
             first.wait_ready()
             second.wait_ready()
             traced = Traced(first, int(settings["steps"]))
-            sides = {"traced": traced.sample, "plain": lambda: step_seconds(second)}
+            sides = {"traced": traced.sample, "plain": second.step_seconds}
             compared = compare(options, in_turn(sides), [MOST], rounds=30)
         medians = compared.medians
         table(["side", "seconds a step"], [[name, medians[name]] for name in sides])

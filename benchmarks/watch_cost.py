@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.common import Row, all_of, arguments, result, run, table
-from kit.luwu_side import LuwuSide
+from kit.luwu_side import LuwuSide, small_run
 from kit.sampling import Bar, compare, in_turn
 from kit.watching import Watch, being_watched
 
@@ -37,12 +37,8 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    layers, hidden = options.size((4, 256), check=(1, 32))
-    settings = {
-        "shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2,
-        "steps": options.effort(80, check=2), "folder": str(options.folder), "memory": "256MiB", "checkpoint": False,
-        "metrics": ":0", "durable": "1000 steps", "wait": "answer",  # a disk's own variation would hide the cost
-    }  # fmt: skip
+    # A disk's own variation would hide the cost.
+    settings = {**small_run(options, 80), "metrics": ":0", "durable": "1000 steps", "wait": "answer"}
 
     def measure() -> dict[str, Any]:
         with LuwuSide(settings, ranks=WORKERS, threads=1) as side:
@@ -50,17 +46,15 @@ def main() -> int:
             with Watch([side.run_folder]) as watch:
                 side.sample()
 
-                def alone() -> float:
-                    return max(float(worker["seconds"]) for worker in side.sample())
-
                 def watched() -> float:
                     with being_watched(watch, side.server_sample["metrics"]):
-                        return alone()
+                        return side.step_seconds()
 
-                compared = compare(options, in_turn({"watched": watched, "alone": alone}), [MOST], rounds=30)
+                sides = {"watched": watched, "alone": side.step_seconds}
+                compared = compare(options, in_turn(sides), [MOST], rounds=30)
                 memory_bytes = watch.peak_bytes
         medians = compared.medians
-        table(["side", "seconds a step"], [[name, medians[name]] for name in ("watched", "alone")])
+        table(["side", "seconds a step"], [[name, medians[name]] for name in sides])
         small = memory_bytes < MOST_BYTES
         return result(
             NAME, ours=medians["watched"], peer=medians["alone"], ratio=compared.ratio(MOST), bar=BAR,

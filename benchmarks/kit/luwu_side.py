@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kit.common import BenchmarkError
+from kit.common import BenchmarkError, Options
 from kit.processes import Side
 
 
@@ -22,6 +22,15 @@ def disk_bytes(folder: Path) -> int:
 def in_checkout(checkout: Path) -> dict[str, Path]:
     """Return the arguments of a `Side` that runs the programs of a checkout with the Python of its .venv."""
     return {"python": checkout / ".venv" / "bin" / "python", "programs": checkout / "benchmarks"}
+
+
+def small_run(options: Options, steps: int) -> dict[str, Any]:
+    """Return the settings of a run whose step is short, so that what is done beside it shows; ``steps`` a sample."""
+    layers, hidden = options.size((4, 256), check=(1, 32))
+    return {
+        "shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2,
+        "steps": options.effort(steps, check=2), "folder": str(options.folder), "memory": "256MiB", "checkpoint": False,
+    }  # fmt: skip
 
 
 class LuwuSide(Side):
@@ -42,6 +51,10 @@ class LuwuSide(Side):
         wanted = {"memory": "1GiB", **settings, "run": self._run.name, "workers": ranks}
         where = in_checkout(checkout) if checkout is not None else {}
         super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, env=env, **where)
+
+    def step_seconds(self) -> float:
+        """Take a sample, and return its seconds a step, of the slowest worker."""
+        return max(float(worker["seconds"]) for worker in self.sample())
 
     @property
     def worker_bytes(self) -> int:
