@@ -4,7 +4,7 @@
 # usage: tools/wheels.sh [x86_64 | aarch64]     (default: this machine's)
 #
 # One wheel serves Python 3.12 and later (the stable ABI), and there is another for each earlier Python. PYTHONS names the
-# interpreters (default: python3.10 python3.11 python3.12, those that are found). liburing and OpenSSL are linked in; they
+# interpreters (default: python3.10 python3.11 python3.12, those that run). liburing and OpenSSL are linked in; they
 # come from Debian's packages, which need no root to fetch. The XDP switch is left out.
 #
 # Another architecture's module is compiled with the headers of this machine's Python, and not imported: its type stub is
@@ -48,10 +48,11 @@ fetch_dependencies
 make_compilers
 rm -rf "$DEPENDENCIES/new"
 for python in ${PYTHONS:-python3.10 python3.11 python3.12}; do
-    if command -v "$python" >/dev/null; then
+    # Version managers put names into PATH whose Python is not chosen: to be found is not to run.
+    if "$python" --version &>/dev/null; then
         build_wheel "$python"
     else
-        say "$python is not installed: its wheel is left out"
+        say "$python does not run: its wheel is left out"
     fi
 done
 # auditwheel names the oldest system that a wheel runs on; as an argument it takes those of this machine's architecture alone.
