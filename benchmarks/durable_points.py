@@ -4,8 +4,9 @@ After each kill the run resumes at its last commit point and makes the steps aft
 the end parameters, states and files are those of a run that nobody disturbed. A commit point is answered before it is
 on the disk, and the step after it is answered after that. So a server that dies in between is at the one before.
 
-The times are those of a GPT whose states fit into memory, one worker: each step's, with a commit point every ten steps
-and with one at every step, in turns.
+The times are those of GPTs whose states fit into memory, one worker: each step's, with a commit point every ten steps
+and with one at every step, in turns. With the larger model and its short texts the disk needs longer for a commit point
+than a step takes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +44,29 @@ FULL: Plan = {"embedded server": 80, "TCP: server": 40, "2 servers, TCP: server"
 QUICK: Plan = {"embedded server": 8, "2 servers, TCP: server": 3}
 CHECK: Plan = {"embedded server": 1, "TCP: server": 1}
 
-SHAPE = {"layers": 4, "hidden": 256, "heads": 4, "seq": 128}
-ROWS = 4
-MEMORY = "1GiB"
 TIMED = "10 steps"
 
 
-def step_seconds(folder: Path, durable: str, steps: int, warm: int) -> list[float]:
+@dataclass(frozen=True)
+class Timed:
+    """A model whose steps are timed: its shape, texts in a batch, and the server's memory."""
+
+    shape: Mapping[str, int]
+    rows: int
+    memory: str
+
+
+USUAL = Timed({"layers": 4, "hidden": 256, "heads": 4, "seq": 128}, 4, "1GiB")
+DISK_IS_SLOWER = Timed({"layers": 6, "hidden": 768, "heads": 12, "seq": 32}, 1, "3GiB")
+
+
+def step_seconds(folder: Path, timed: Timed, durable: str, steps: int, warm: int) -> list[float]:
     """Train for `steps` steps after `warm` others, and return the time of each."""
     taken = []
-    with luwu.open(folder, durable=durable, memory=MEMORY) as session:
-        model = luwu.parallelize(build(SHAPE), session, blocks=[gpt.Block])
+    with luwu.open(folder, durable=durable, memory=timed.memory) as session:
+        model = luwu.parallelize(build(timed.shape), session, blocks=[gpt.Block])
         optimizer = luwu.AdamW(model, **ADAMW)
-        found = batches(ROWS, SHAPE["seq"])
+        found = batches(timed.rows, timed.shape["seq"])
         for _ in range(warm + steps):
             began = time.perf_counter()
             model(*next(found)).backward()
@@ -70,6 +82,19 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {"median_seconds": median, "p99": statistics.quantiles(seconds, n=100)[98] / median}
 
 
+def measured(timed: Timed, folder: Path, steps: int, turns: int) -> dict[str, dict[str, float]]:
+    """Time steps with commit points every ten and at each, in turns, and print what was found."""
+    taken: dict[str, list[float]] = {TIMED: [], "step": []}
+    for _ in range(turns):
+        for durable in taken:
+            with tempfile.TemporaryDirectory(dir=folder, prefix="luwu-") as name:
+                taken[durable] += step_seconds(Path(name) / "run", timed, durable, steps, warm=min(20, steps))
+    times = {durable: percentiles(seconds) for durable, seconds in taken.items()}
+    table(["commit points", "median ms", "p99 / median"],
+          [[durable, 1000 * one["median_seconds"], one["p99"]] for durable, one in times.items()])  # fmt: skip
+    return times
+
+
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
     bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
@@ -78,6 +103,15 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     ours, each = found["times"][TIMED], found["times"]["step"]
     yield (
         "time of a step with a commit point every ten: 99th percentile over the median",
+        f"{ours['p99']:.2f} (median {1000 * ours['median_seconds']:.0f} ms)",
+        f"each step a commit point: {each['p99']:.2f} (median {1000 * each['median_seconds']:.0f} ms)",
+    )
+    slower = found.get("times_where_the_disk_is_slower")
+    if slower is None:
+        return
+    ours, each = slower[TIMED], slower["step"]
+    yield (
+        "the same, where the disk needs longer for a commit point than a step takes",
         f"{ours['p99']:.2f} (median {1000 * ours['median_seconds']:.0f} ms)",
         f"each step a commit point: {each['p99']:.2f} (median {1000 * each['median_seconds']:.0f} ms)",
     )
@@ -93,20 +127,14 @@ def main() -> int:
     def measure() -> dict[str, Any]:
         done = [do(name, kills, options.folder, COMMIT_EVERY) for name, kills in plan.items()]
         table(["scenario", "kills", "wrong", "resumes"], [[s.name, s.kills, len(s.wrong), s.resumes] for s in done])
-        taken: dict[str, list[float]] = {TIMED: [], "step": []}
-        for _ in range(turns):
-            for durable in taken:
-                with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-                    taken[durable] += step_seconds(Path(folder) / "run", durable, steps, warm=min(20, steps))
-        times = {durable: percentiles(seconds) for durable, seconds in taken.items()}
-        table(["commit points", "median ms", "p99 / median"],
-              [[durable, 1000 * one["median_seconds"], one["p99"]] for durable, one in times.items()])  # fmt: skip
+        times = measured(USUAL, options.folder, steps, turns)
+        slower = measured(DISK_IS_SLOWER, options.folder, max(steps // 2, 4), turns)
         kills, wrong = sum(one.kills for one in done), [f"{one.name}: {word}" for one in done for word in one.wrong]
         details = {
             "kills": kills, "resumes": sum(one.resumes for one in done), "commit_every": COMMIT_EVERY, "wrong": wrong,
-            "bit_identical": not wrong, "times": times,
+            "bit_identical": not wrong, "times": times, "times_where_the_disk_is_slower": slower,
         }  # fmt: skip
-        enough = kills == sum(plan.values()) and times[TIMED]["p99"] <= MOST
+        enough = kills == sum(plan.values()) and max(one[TIMED]["p99"] for one in (times, slower)) <= MOST
         return result(
             NAME, ours=times[TIMED]["p99"], peer=times["step"]["p99"], bar=BAR, ok=enough, right=not wrong, unit=UNIT,
             details=details,

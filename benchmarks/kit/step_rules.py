@@ -117,8 +117,8 @@ REMOVALS = (
         "if (state_.failed() ||",
     ),
     Removal(
-        "at most one answered step is not on the disk", "machine_end.cc",
-        "    if (state_.owed) return;  // at most one step that was answered is not on the disk yet\n", "",
+        "at most one answered step is owed anything", "machine_end.cc",
+        "if (state_.owed || state_.waits_for_point()) return;", "if (state_.waits_for_point()) return;",
     ),
     Removal(
         "the first decision counts", "machine.cc", "if (state_.failed() || state_.stage != Stage::prepared) return",
@@ -133,7 +133,7 @@ REMOVALS = (
         "void taken_back(std::uint32_t) {}",
     ),
     Removal(
-        "the record is what counts go back to", "progress.h", "        committed_ = counts_;\n", "",
+        "the record is what counts go back to", "progress.h", "        committed_ = record.counts;\n", "",
     ),
     Removal(
         "a step that clipped is not speculated on", "clipping.h", "last_did_not_clip_ = !clips;",
@@ -283,7 +283,49 @@ REMOVALS = (
     ),
     Removal(
         "after a break-down nothing is flushed", "machine_end.cc",
-        "state_.owed || state_.broken) return;\n    state_.flush", "state_.owed) return;\n    state_.flush",
+        "state_.point || state_.broken) return;\n    state_.flush", "state_.point) return;\n    state_.flush",
+    ),
+    Removal(
+        "commit points that follow are written beside later steps", "machine_end.cc",
+        "    if (state_.owed->follows) {", "    if (false) {",
+    ),
+    Removal(
+        "the next commit point waits for the one that is being written", "machine_end.cc",
+        "if (state_.owed || state_.waits_for_point()) return;", "if (state_.owed) return;",
+    ),
+    Removal(
+        "one that is due waits for it, too", "state.h", "return point && (point_is_due || rules",
+        "return point && (rules",
+    ),
+    Removal(
+        "a commit point that follows is the one that was due", "machine_end.cc",
+        "    state_.point_is_due = false;\n", "",
+    ),
+    Removal(
+        "while one is being written none is due", "machine.cc", "if (!state_.point) state_.point_is_due = true;",
+        "state_.point_is_due = true;",
+    ),
+    Removal(
+        "a flush waits for the one that is being written", "machine_end.cc",
+        "state_.owed || state_.point || state_.broken", "state_.owed || state_.broken",
+    ),
+    Removal(
+        "and follows that", "machine.cc", "        try_flush();\n        try_end();\n", "        try_end();\n",
+    ),
+    Removal(
+        "so does the step under way", "machine.cc", "        try_flush();\n        try_end();\n",
+        "        try_flush();\n",
+    ),
+    Removal(
+        "its record has the counts of its step", "progress.h", "committed_ = record.counts;", "committed_ = counts_;",
+    ),
+    Removal(
+        "after a break-down it has none", "machine.cc",
+        "    if (state_.broken) return take();\n    state_.point->recording", "    state_.point->recording",
+    ),
+    Removal(
+        "only a commit point follows", "machine_end.cc", "owed.follows = commits && state_.rules.points_follow;",
+        "owed.follows = state_.rules.points_follow;",
     ),
     Removal(
         "a flush has the counts of its step", "progress.h", "record.attempts = attempts_of_step_;",

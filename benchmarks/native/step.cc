@@ -44,6 +44,7 @@ nb::tuple tuple_of(const step::Action& action) {
                           [](const step::FinishOwed&) { return nb::make_tuple("finish_owed"); },
                           [](const step::Settle& one) { return nb::make_tuple("settle", one.blocks, one.writes); },
                           [](const step::Flush& one) { return nb::make_tuple("flush", one.blocks); },
+                          [](const step::FollowPoint&) { return nb::make_tuple("follow_point"); },
                           [](const step::TakeBack& one) { return nb::make_tuple("take_back", one.blocks); },
                           [](const step::WriteRecord& one) {
                               return nb::make_tuple("write_record", one.record.step, one.record.attempts,
@@ -71,8 +72,9 @@ nb::list told(const step::Actions& actions) {
 class StepMachine {
   public:
     StepMachine(std::uint32_t blocks, std::uint32_t workers, bool prepares, const Counts& standing,
-                std::uint64_t commit_every, std::uint32_t at_once)
-        : machine_(rules_of(blocks, workers, prepares, commit_every, at_once), record_of(blocks, standing)) {}
+                std::uint64_t commit_every, std::uint32_t at_once, bool points_follow)
+        : machine_(rules_of(blocks, workers, prepares, commit_every, at_once, points_follow),
+                   record_of(blocks, standing)) {}
 
     nb::list begin(std::uint32_t worker, std::optional<double> max_norm) {
         step::StepSettings settings;
@@ -91,6 +93,7 @@ class StepMachine {
     nb::list spoiled() { return told(machine_.spoiled()); }
     nb::list caught_up(std::uint32_t block) { return told(machine_.caught_up(block)); }
     nb::list written(std::uint32_t block) { return told(machine_.written(block)); }
+    nb::list point_written() { return told(machine_.point_written()); }
     nb::list taken_back() { return told(machine_.taken_back()); }
     nb::list recorded() { return told(machine_.recorded()); }
     nb::list commit_soon() { return told(machine_.commit_soon()); }
@@ -106,12 +109,13 @@ class StepMachine {
 
   private:
     static step::Rules rules_of(std::uint32_t blocks, std::uint32_t workers, bool prepares, std::uint64_t commit_every,
-                                std::uint32_t at_once) {
+                                std::uint32_t at_once, bool points_follow) {
         step::Rules rules;
         for (std::uint32_t block = 0; block < blocks; ++block) rules.blocks.push_back({std::to_string(block), true});
         rules.workers = workers;
         rules.prepares = prepares;
         rules.commit_points.every = commit_every;
+        rules.points_follow = points_follow;
         rules.tail = {at_once, 1};
         rules.mean = 1.0F / static_cast<float>(workers);
         return rules;
@@ -132,8 +136,9 @@ void bind_step(nb::module_& module) {
     nb::class_<StepMachine>(module, "StepMachine",
                             "The step machine of a server whose workers push their own gradients. Every event returns "
                             "its actions as tuples: a name, then what belongs to it.")
-        .def(nb::init<std::uint32_t, std::uint32_t, bool, const Counts&, std::uint64_t, std::uint32_t>(), "blocks"_a,
-             "workers"_a, "prepares"_a, "standing"_a, "commit_every"_a = 1, "at_once"_a = 0,
+        .def(nb::init<std::uint32_t, std::uint32_t, bool, const Counts&, std::uint64_t, std::uint32_t, bool>(),
+             "blocks"_a, "workers"_a, "prepares"_a, "standing"_a, "commit_every"_a = 1, "at_once"_a = 0,
+             "points_follow"_a = false,
              "`standing`: steps, attempts and roll-backs of the store's last commit. `at_once`: blocks that are "
              "updated at the same time where a step is answered before it is on the disk; one more is kept.")
         .def("begin", &StepMachine::begin, "worker"_a, "max_norm"_a.none())
@@ -147,6 +152,7 @@ void bind_step(nb::module_& module) {
         .def("spoiled", &StepMachine::spoiled)
         .def("caught_up", &StepMachine::caught_up, "block"_a)
         .def("written", &StepMachine::written, "block"_a)
+        .def("point_written", &StepMachine::point_written)
         .def("taken_back", &StepMachine::taken_back)
         .def("recorded", &StepMachine::recorded)
         .def("commit_soon", &StepMachine::commit_soon)

@@ -40,8 +40,9 @@ class Executor:
         self._tell, self._tell_end = tell, tell_end
         shape = world.shape
         self.machine = _native_testing.StepMachine(
-            shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every, shape.at_once
-        )
+            shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every, shape.at_once,
+            shape.points_follow,
+        )  # fmt: skip
         self.attached: dict[int, int] = {}
         self.failed = False
         self.works: list[Callable[[], None]] = []
@@ -49,6 +50,7 @@ class Executor:
         self._writing: dict[int, Callable[[], None]] = {}  # works of blocks that memory has and the disk has not
         self._owed: set[int] = set()
         self._recording = False  # the record of a step that was answered
+        self._following = False  # the records of a commit point are written while later steps are made
         self._value = disk.current.value  # of the last step that was answered
 
     @property
@@ -76,7 +78,7 @@ class Executor:
         """Put the last step that was answered on the disk, and do no other work; then the store is closed."""
         if self._world.rules.flushes:
             self.act(self.machine.make_durable())
-        while (self._owed or self._recording) and self.works:
+        while (self._owed or self._following or self._recording) and self.works:
             self.work(0)
         self._disk.sync()
 
@@ -126,6 +128,7 @@ class Executor:
 
     def _written(self, block: int) -> None:
         del self._writing[block]
+        self._owed.discard(block)
         self.act(self.machine.written(block))
 
     def _do_settle(self, blocks: list[int], writes: bool) -> None:
@@ -137,9 +140,16 @@ class Executor:
         self.act(self.machine.caught_up(block))
         if writes or not self._world.shape.resident:
             self._disk.write_chunks()
-        if not writes:
-            self._owed.discard(block)
+        self._owed.discard(block)
         self.act(self.machine.written(block))
+
+    def _do_follow_point(self) -> None:
+        self._following = True
+        self.works.append(self._point_written)
+
+    def _point_written(self) -> None:
+        self._following = False
+        self.act(self.machine.point_written())
 
     def _do_flush(self, blocks: list[int]) -> None:
         self._owed.update(blocks)
@@ -148,6 +158,7 @@ class Executor:
 
     def _flushed(self, block: int) -> None:
         self._disk.write_chunks()
+        self._owed.discard(block)
         self.act(self.machine.written(block))
 
     def _do_take_back(self, blocks: list[int]) -> None:
@@ -159,18 +170,17 @@ class Executor:
     def _do_write_record(self, step: int, attempts: int, rolled_back: int) -> None:
         counts = Counts(step, attempts, rolled_back)
         # A step without a norm and with a record of its own is answered after that.
-        value = self._value if len(self._value) == step else (*self._value, attempts - 1)
+        value = self._value[:step] if len(self._value) >= step else (*self._value, attempts - 1)
         reference = self._world.reference
         require(counts == reference.counts[step], f"step {step} is committed with {counts}")
         require(value == reference.values[step], f"step {step} is committed with the attempts {value}")
         self._disk.write_record(Version(counts, value))
-        self._recording = step == self.counts.step
+        self._recording = step <= self.counts.step
         self.works.append(self._recorded)
 
     def _recorded(self) -> None:
         if self._world.rules.syncs_records:
             self._disk.sync()
-        self._owed.clear()
         self._recording = False
         self.act(self.machine.recorded())
 

@@ -57,10 +57,17 @@ class Shape:
         """True where a step is answered before its record is durable."""
         return self.max_norm is not None or self.commit_every != 1 or self.at_once > 0
 
+    @property
+    def points_follow(self) -> bool:
+        """True where a commit point is written while later steps are made, up to the next one."""
+        return self.servers == 1 and self.commit_every != 1 and self.resident
+
     def sure(self, told: int) -> int:
         """Return the last step that must be on the disks when workers have been told this one as committed."""
         if not self.answers_early or told == 0:
             return told
+        if self.points_follow and self.commit_every > 0:
+            return max(0, told // self.commit_every - 1) * self.commit_every
         return 0 if self.commit_every == 0 else (told - 1) // self.commit_every * self.commit_every
 
     @staticmethod

@@ -26,6 +26,7 @@ enum class EventKind : std::uint8_t {
     written,
     caught_up,
     spoiled,
+    point_written,
     taken_back,
     recorded,
     epoch_begun,
@@ -34,7 +35,7 @@ enum class EventKind : std::uint8_t {
     fail,
     break_down,
 };
-inline constexpr std::size_t kEventKinds = 19;
+inline constexpr std::size_t kEventKinds = 20;
 
 struct StepEvent {
     EventKind kind = EventKind::begin;
@@ -55,8 +56,8 @@ inline constexpr std::array<std::string_view, kStepSettings> kStepSettingsNames{
 // Blocks are named a, b, c and so on. The text can be read back.
 [[nodiscard]] std::string text_of(const StepEvent& event);
 [[nodiscard]] StepEvent event_of(std::string_view text);
-// `update+keep a`, `settle ab 0.5 [in memory]`, `flush ab`, `record 1/1/0 110`, `end committed 4 ab`, `fail worker 0
-// began a step twice`, ...
+// `update+keep a`, `settle ab 0.5 [in memory]`, `flush ab`, `follow`, `record 1/1/0 110`, `end committed 4 ab`, `fail
+// worker 0 began a step twice`, ...
 [[nodiscard]] std::string text_of(const step::Action& action);
 [[nodiscard]] std::string text_of(const step::Actions& actions);  // joined by "; "
 
@@ -96,6 +97,7 @@ struct StepSetup {
 [[nodiscard]] StepSetup step_setup(std::uint32_t workers, std::uint32_t blocks, bool one_stream = false,
                                    bool prepares = false);
 [[nodiscard]] StepSetup with_commit_points(StepSetup setup, std::uint64_t every, std::uint64_t for_snapshots = 0);
+[[nodiscard]] StepSetup with_points_that_follow(StepSetup setup);
 [[nodiscard]] StepSetup with_tail(StepSetup setup, std::uint32_t at_once, std::uint32_t room = 0);
 [[nodiscard]] std::string text_of(const StepSetup& setup);
 

@@ -32,6 +32,11 @@ StepSetup with_commit_points(StepSetup setup, std::uint64_t every, std::uint64_t
     return setup;
 }
 
+StepSetup with_points_that_follow(StepSetup setup) {
+    setup.rules.points_follow = true;
+    return setup;
+}
+
 StepSetup with_tail(StepSetup setup, std::uint32_t at_once, std::uint32_t room) {
     setup.rules.tail = {at_once, room};
     return setup;
@@ -60,6 +65,8 @@ StepAuthor::StepAuthor(std::uint64_t seed)
         setup_ = with_commit_points(setup_, dice_.below(4), dice_.chance(300) ? 2 : 0);
     else if (!setup_.rules.prepares && dice_.chance(600))
         setup_ = with_tail(setup_, 1 + dice_.below(3), dice_.below(8));
+    if (!setup_.rules.prepares && !setup_.rules.commit_points.is_each_step() && dice_.chance(600))
+        setup_ = with_points_that_follow(setup_);
     setup_.standing.attempts = setup_.standing.step + dice_.below(2);
     settings_ =
         dice_.chance(350) ? std::vector<std::uint32_t>{0, 0, 1, 2} : std::vector<std::uint32_t>{3, 3, 4, 5, 6, 7};
@@ -81,6 +88,7 @@ void StepAuthor::take(const step::Actions& actions) {
         if (const auto* flush = std::get_if<step::Flush>(&action)) {
             for (const std::uint32_t block : flush->blocks) ends(EventKind::written, block);
         }
+        if (std::holds_alternative<step::FollowPoint>(action)) ends(EventKind::point_written);
         if (std::holds_alternative<step::TakeBack>(action)) ends(EventKind::taken_back);
         if (std::holds_alternative<step::WriteRecord>(action)) ends(EventKind::recorded);
         if (std::holds_alternative<step::BeginEpoch>(action)) ends(EventKind::epoch_begun);

@@ -133,6 +133,7 @@ void StepReference::end_if_nothing_is_under_way() {
         return;
     }
     if (before_) return;
+    if (point_ && (point_is_due_ || is_commit_point(rules_.commit_points, done_.step + 1))) return;
     const bool asks = rules_.prepares && !now_.decided;
     if (*limits_ && !now_.decided) {
         now_.sum = 0;
@@ -183,6 +184,7 @@ void StepReference::answer_and_owe() {
     }
     const bool commits = point_is_due_ || is_commit_point(rules_.commit_points, record.step);
     if (commits) owed.record = record;
+    owed.may_follow = commits && rules_.points_follow;
     if (commits || !owed.not_in_place.empty()) before_ = owed;
     const float scale = clips ? static_cast<float>(static_cast<double>(now_.average(rules_.mean)) * now_.factor())
                               : now_.average(rules_.mean);
@@ -280,6 +282,10 @@ std::string StepReference::difference(const step::State& state) const {
     if (state.owed.has_value() != before_.has_value()) return "owed";
     if (before_ && (state.owed->record != before_->record || state.owed->blocks != before_->not_in_place.size())) {
         return "the record that is owed";
+    }
+    if (state.point.has_value() != point_.has_value()) return "the commit point that follows";
+    if (point_ && (state.point->record != point_->record || state.point->recording != point_->recording)) {
+        return "the record that follows";
     }
     if (!same(state.last_end, last_end_)) return "the last ending";
     if (!failed_ && state.busy_blocks != now_.under_way(rules_.tail.at_once == 0)) return "the blocks under way";

@@ -39,7 +39,7 @@ step::Actions StepReference::happen(const StepEvent& event) {
     } else if (event.kind >= EventKind::kept && event.kind <= EventKind::epoch_begun) {
         hear_executor(event);
     } else if (event.kind == EventKind::commit_soon) {
-        point_is_due_ = true;
+        point_is_due_ = point_is_due_ || !point_;
     } else if (event.kind == EventKind::make_durable) {
         flush_is_due_ = true;
         flush_if_due();
@@ -79,6 +79,7 @@ void StepReference::hear_executor(const StepEvent& event) {
     if (event.kind == EventKind::written) written(event.block);
     if (event.kind == EventKind::caught_up) caught_up(event.block);
     if (event.kind == EventKind::spoiled) now_.spoiled = true;
+    if (event.kind == EventKind::point_written) point_written();
     if (event.kind == EventKind::taken_back) taken_back();
     if (event.kind == EventKind::recorded) recorded();
     if (event.kind == EventKind::epoch_begun) {
@@ -299,7 +300,12 @@ void StepReference::written(std::uint32_t block) {
 
 void StepReference::record_if_all_is_in_place() {
     if (!before_ || !before_->not_in_place.empty()) return;
-    if (before_->record) {
+    if (before_->may_follow) {
+        point_ = NaivePoint{*before_->record};
+        point_is_due_ = false;
+        actions_.emplace_back(step::FollowPoint{});
+        nothing_is_owed();
+    } else if (before_->record) {
         actions_.emplace_back(step::WriteRecord{*before_->record});
     } else {
         nothing_is_owed();
@@ -323,7 +329,22 @@ void StepReference::taken_back() {
     end(now_.lost ? step::kVoid : asked ? step::kRolledBack : step::kNotFinite, squares);
 }
 
+void StepReference::point_written() {
+    must(point_ && !point_->recording, "no commit point follows");
+    if (broken_) return;
+    point_->recording = true;
+    actions_.emplace_back(step::WriteRecord{point_->record});
+}
+
 void StepReference::recorded() {
+    if (point_ && point_->recording) {
+        done_.on_disk = point_->record.counts;
+        done_.durable_step = point_->record.step;
+        point_.reset();
+        flush_if_due();
+        end_if_nothing_is_under_way();
+        return;
+    }
     if (!before_) {
         must(now_.recording, "no record is written");
         done_.on_disk = done_.updates;
@@ -351,7 +372,7 @@ void StepReference::nothing_is_owed() {
 }
 
 void StepReference::flush_if_due() {
-    if (!flush_is_due_ || before_ || broken_) return;
+    if (!flush_is_due_ || before_ || point_ || broken_) return;
     flush_is_due_ = false;
     if (done_.step == done_.durable_step) return;
     NaiveDebt owed;

@@ -73,6 +73,12 @@ struct NaiveStep {
 struct NaiveDebt {
     std::optional<store::CommitRecord> record;
     Few not_in_memory, not_in_place;
+    bool may_follow = false;  // places are known once memory has all
+};
+// A commit point that later steps do not wait for.
+struct NaivePoint {
+    store::CommitRecord record;
+    bool recording = false;
 };
 // Updates are behind, so a block is kept if memory has room for it.
 [[nodiscard]] bool is_behind(const step::Rules& rules, const NaiveStep& now, const std::optional<NaiveDebt>& debt);
@@ -122,6 +128,7 @@ class StepReference {
     void caught_up(std::uint32_t block);
     void written(std::uint32_t block);
     void taken_back();
+    void point_written();
     void recorded();
     void nothing_is_owed();
     void flush_if_due();
@@ -147,6 +154,7 @@ class StepReference {
     bool last_did_not_clip_ = false;
     NaiveStep now_;
     std::optional<NaiveDebt> before_;
+    std::optional<NaivePoint> point_;
     NaiveCounts done_;
     std::uint64_t voided_ = 0, clipped_ = 0, redone_ = 0;
     bool point_is_due_ = false, flush_is_due_ = false;

@@ -135,6 +135,95 @@ const std::vector<StepRow> kCommitPointRows{
             make_durable -> flush a
             written a -> record 1/1/0 1
             recorded)"},
+    {"a commit point that follows is written while the next steps are made; the next point waits for it",
+     with_points_that_follow(with_commit_points(step_setup(1, 2), 2)), R"(
+            begin 0 plain -> plan; pass 0
+            push 0 a -> keep a
+            push 0 b -> keep b
+            kept a 1
+            kept b 1
+            vote 0 -> finish_owed; settle ab 1 in memory; end committed ab
+            caught_up a
+            written a
+            caught_up b
+            written b
+            begin 0 plain -> pass 0
+            push 0 a -> keep a
+            push 0 b -> keep b
+            kept a 1
+            kept b 1
+            vote 0 -> finish_owed; settle ab 1; end committed ab
+            caught_up a
+            written a
+            caught_up b
+            written b -> follow
+            begin 0 plain -> pass 0
+            push 0 a -> keep a
+            push 0 b -> keep b
+            kept a 1
+            kept b 1
+            vote 0 -> finish_owed; settle ab 1 in memory; end committed ab
+            caught_up a
+            written a
+            caught_up b
+            written b
+            begin 0 plain -> pass 0
+            push 0 a -> keep a
+            push 0 b -> keep b
+            kept a 1
+            kept b 1
+            vote 0 -> finish_owed
+            point_written -> record 2/2/0 22
+            recorded -> settle ab 1; end committed ab)"},
+    {"a flush waits for the commit point that follows, and writes what came after it",
+     with_points_that_follow(with_commit_points(step_setup(1, 1), 2)), R"(
+            commit_soon
+            begin 0 plain -> plan; pass 0
+            push 0 a -> keep a
+            kept a 1
+            vote 0 -> finish_owed; settle a 1; end committed a
+            caught_up a
+            written a -> follow
+            commit_soon
+            begin 0 plain -> pass 0
+            make_durable
+            vote 0 back -> finish_owed; take_back -
+            taken_back -> end rolled_back -
+            point_written -> record 1/1/0 1
+            recorded
+            make_durable)"},
+    {"a run that fails still writes the commit point that follows, and then the rest",
+     with_points_that_follow(with_commit_points(step_setup(1, 1), 0)), R"(
+            commit_soon
+            begin 0 plain -> plan; pass 0
+            push 0 a -> keep a
+            kept a 1
+            vote 0 -> finish_owed; settle a 1; end committed a
+            caught_up a
+            written a -> follow
+            begin 0 plain -> pass 0
+            push 0 a -> keep a
+            kept a 1
+            vote 0 -> finish_owed; settle a 1 in memory; end committed a
+            caught_up a
+            written a
+            fail -> fail the server was closed
+            make_durable
+            point_written -> record 1/1/0 1
+            recorded -> flush a
+            written a -> record 2/2/0 2
+            recorded)"},
+    {"after an error of the store a commit point that follows has no record",
+     with_points_that_follow(with_commit_points(step_setup(1, 1), 0)), R"(
+            commit_soon
+            begin 0 plain -> plan; pass 0
+            push 0 a -> keep a
+            kept a 1
+            vote 0 -> finish_owed; settle a 1; end committed a
+            caught_up a
+            written a -> follow
+            break_down -> fail the disk is at fault
+            point_written)"},
     {"one server of several: squares matter to nobody without a limit",
      with_commit_points(step_setup(1, 1, false, true), 2), R"(
             begin 0 plain -> plan; pass 0

@@ -11,9 +11,9 @@ namespace luwu::test {
 namespace {
 
 constexpr std::array<std::string_view, kEventKinds> kKinds{
-    "begin",       "pull",        "push",         "vote",      "decide",    "join",       "leave",
-    "lose",        "kept",        "written",      "caught_up", "spoiled",   "taken_back", "recorded",
-    "epoch_begun", "commit_soon", "make_durable", "fail",      "break_down"};
+    "begin",    "pull",        "push",        "vote",         "decide",  "join",          "leave",
+    "lose",     "kept",        "written",     "caught_up",    "spoiled", "point_written", "taken_back",
+    "recorded", "epoch_begun", "commit_soon", "make_durable", "fail",    "break_down"};
 
 std::string name_of(std::uint32_t block) { return std::string(1, static_cast<char>('a' + block)); }
 
@@ -59,6 +59,7 @@ struct ActionText {
                (action.writes ? "" : " in memory");
     }
     std::string operator()(const step::Flush& action) const { return "flush " + names_of(action.blocks); }
+    std::string operator()(const step::FollowPoint&) const { return "follow"; }
     std::string operator()(const step::TakeBack& action) const { return "take_back " + names_of(action.blocks); }
     std::string operator()(const step::WriteRecord& action) const { return "record " + text_of(action.record); }
     std::string operator()(const step::BeginEpoch&) const { return "epoch"; }
@@ -163,7 +164,8 @@ std::string text_of(const StepSetup& setup) {
     std::string text = std::to_string(setup.rules.workers) + " workers" +
                        (setup.rules.one_stream ? " one_stream" : "") + (setup.rules.prepares ? " prepares" : "") +
                        " commits every " + std::to_string(setup.rules.commit_points.every) + " and " +
-                       std::to_string(setup.rules.commit_points.for_snapshots) + " tail " +
+                       std::to_string(setup.rules.commit_points.for_snapshots) +
+                       (setup.rules.points_follow ? " that follow" : "") + " tail " +
                        std::to_string(setup.rules.tail.at_once) + " of " + std::to_string(setup.rules.tail.room) +
                        " blocks";
     for (const step::BlockRules& block : setup.rules.blocks) {
@@ -198,6 +200,8 @@ step::Actions happen(step::Machine& machine, const StepEvent& event) {
             return machine.caught_up(event.block);
         case EventKind::spoiled:
             return machine.spoiled();
+        case EventKind::point_written:
+            return machine.point_written();
         case EventKind::taken_back:
             return machine.taken_back();
         case EventKind::recorded:

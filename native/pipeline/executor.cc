@@ -15,11 +15,12 @@ Executor::Executor(store::ChunkStore& store, PipelineSettings settings)
       keeping(shared),
       owed(shared),
       updates(shared),
+      points(shared),
       optimizers(shared),
       parameters(shared),
       states(shared),
       writing(shared) {
-    shared.parts = {this, &gradients, &keeping, &optimizers, &owed, &parameters, &states, &updates, &writing};
+    shared.parts = {this, &gradients, &keeping, &optimizers, &owed, &parameters, &points, &states, &updates, &writing};
     optimizers.start();
 }
 

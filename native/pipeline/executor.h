@@ -12,6 +12,7 @@
 #include "pipeline/optimizers.h"
 #include "pipeline/owed_updates.h"
 #include "pipeline/parameters.h"
+#include "pipeline/point_writes.h"
 #include "pipeline/shared.h"
 #include "pipeline/states.h"
 #include "pipeline/updates.h"
@@ -31,6 +32,7 @@ class Executor {
     Keeping keeping;
     OwedUpdates owed;
     Updates updates;
+    PointWrites points;
     Optimizers optimizers;
     // Last, so that their threads end before what they use.
     Parameters parameters;
@@ -56,6 +58,7 @@ class Executor {
     void operator()(const step::FinishOwed&) { owed.start_due(); }
     void operator()(const step::Settle& action) { owed.settle(action); }
     void operator()(const step::Flush& action) { updates.flush(action.blocks); }
+    void operator()(const step::FollowPoint&) { points.follow(); }
     void operator()(const step::TakeBack& action);
     void operator()(const step::WriteRecord& action) { writing.commit(action.record); }
     void operator()(const step::BeginEpoch&) { shared.settings.on_given_up(); }

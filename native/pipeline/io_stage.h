@@ -26,6 +26,8 @@ struct IoTask {
     std::uint64_t step = 0;      // that it is a part of
     std::uint64_t begun_ns = 0;  // trace::Recorder::begin, when the engine got it
     bool kept = false;           // it is the chunk's kept gradient, no record
+    bool follows = false;        // it is the record of a commit point that follows
+    std::byte* copy = nullptr;   // where that record was copied to: parameters, then states; null: it was not
     store::AlignedBuffer page;   // for the chunk header, where it is read apart from the states
 };
 

@@ -7,6 +7,7 @@
 #include "pipeline/executor.h"
 #include "pipeline/gradients.h"
 #include "pipeline/optimizers.h"
+#include "pipeline/point_writes.h"
 #include "pipeline/states.h"
 #include "pipeline/updates.h"
 #include "pipeline/writing.h"
@@ -25,6 +26,9 @@ void Keeping::plan() {
         const auto planned = schedule::plan_clipping(shared_.layout, plan, dtypes);
         shared_.states = schedule::StateCache(shared_.layout, planned.plan);
         kept_ = std::make_unique<KeptGradients>(shared_.store, planned.kept, std::move(dtypes));
+        if (shared_.step().rules.points_follow) {
+            shared_.parts.points->plan(planned.plan.budget_bytes - planned.plan.total_bytes);
+        }
     } catch (const Error& error) {
         return shared_.parts.executor->tell(shared_.machine.fail(error));
     }

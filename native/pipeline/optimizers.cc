@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "pipeline/keeping.h"
+#include "pipeline/point_writes.h"
 #include "pipeline/updates.h"
 
 namespace luwu::pipeline {
@@ -83,6 +84,9 @@ void Optimizers::loop() {
                 break;
             case Work::Kind::seal:
                 shared_.parts.updates->seal_one(chunk);
+                break;
+            case Work::Kind::copy:
+                shared_.parts.points->copy_one(chunk);
                 break;
         }
         lock.lock();

@@ -13,7 +13,12 @@ namespace luwu::pipeline {
 
 // An optimizer thread's work on a chunk.
 struct Work {
-    enum class Kind : std::uint8_t { update, keep, seal };  // seal: checksums of what memory holds alone
+    enum class Kind : std::uint8_t {
+        update,
+        keep,
+        seal,  // checksums of what memory holds alone
+        copy,  // of a record that is still to be written
+    };
 
     std::uint32_t chunk = 0;
     Kind kind = Kind::update;

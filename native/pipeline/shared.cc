@@ -20,6 +20,19 @@ step::Tail tail_of(const store::Layout& layout, const PipelineSettings& settings
             schedule::plan_tail(layout, settings.plan, dtypes).buffers};
 }
 
+// Where memory keeps everything, only commit points are written, and their writes need not hold up later steps. With
+// several servers they do, so that each server has a commit that all have.
+bool points_follow(const store::Layout& layout, const PipelineSettings& settings) {
+    if (settings.prepares || settings.commit_points.is_each_step()) return false;
+    const auto dtypes = schedule::kept_dtypes(layout, settings.streams(), settings.gradient_dtype);
+    try {
+        const auto planned = schedule::plan_clipping(layout, settings.plan, dtypes);
+        return planned.plan.everything_resident() && planned.kept.buffers == 0;
+    } catch (const Error&) {
+        return false;  // the first step fails
+    }
+}
+
 step::Rules make_rules(const store::Layout& layout, const PipelineSettings& settings) {
     step::Rules rules;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
@@ -31,6 +44,7 @@ step::Rules make_rules(const store::Layout& layout, const PipelineSettings& sett
     rules.one_stream = settings.one_stream;
     rules.prepares = settings.prepares;
     rules.commit_points = settings.commit_points;
+    rules.points_follow = points_follow(layout, settings);
     rules.tail = tail_of(layout, settings);
     rules.mean = settings.gradient_scale.value_or(1.0F / static_cast<float>(settings.workers));
     return rules;

@@ -23,6 +23,7 @@ class Keeping;
 class Optimizers;
 class OwedUpdates;
 class Parameters;
+class PointWrites;
 class States;
 class Updates;
 class Writing;
@@ -53,6 +54,7 @@ struct Shared {
         Optimizers* optimizers = nullptr;
         OwedUpdates* owed = nullptr;
         Parameters* parameters = nullptr;
+        PointWrites* points = nullptr;
         States* states = nullptr;
         Updates* updates = nullptr;
         Writing* writing = nullptr;

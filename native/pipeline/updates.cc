@@ -10,6 +10,7 @@
 #include "pipeline/optimizers.h"
 #include "pipeline/owed_updates.h"
 #include "pipeline/parameters.h"
+#include "pipeline/point_writes.h"
 #include "pipeline/states.h"
 #include "pipeline/writing.h"
 
@@ -86,7 +87,8 @@ void Updates::flush(const std::vector<std::uint32_t>& blocks) {
 void Updates::want_chunk(std::uint32_t chunk) {
     ++shared_.stats.chunks_updated;
     const bool from_disk = shared_.parts.keeping->on_disk(chunk);
-    needs_[chunk] = from_disk ? 2 : 1;
+    const bool may_change = shared_.parts.points->may_change(chunk);
+    needs_[chunk] = static_cast<std::uint8_t>(1 + (from_disk ? 1 : 0) + (may_change ? 0 : 1));
     from_disk ? shared_.parts.keeping->want_memory(chunk) : shared_.parts.states->want(chunk);
 }
 
@@ -195,6 +197,7 @@ void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     const std::uint32_t block = shared_.place(chunk).block;
     if (shared_.step().given_up(block)) return;
     const bool owes = shared_.step().blocks[block].owes();
+    const bool follows = owes && shared_.step().owed->follows;
     const std::uint64_t count = shared_.step().progress.count(block) + 1;
     Block& entry = blocks_[block];
     if (owes) {
@@ -204,13 +207,17 @@ void Updates::chunk_updated(std::uint32_t chunk, bool valid) {
     }
     // Before the executor hears of it: the step may end with it, and the next one may write.
     const bool stays = memory_alone_[chunk];
-    if (valid && !stays) shared_.parts.writing->write_record(chunk, count, shared_.step_of_update(block));
+    if (follows) {
+        shared_.parts.points->add(chunk);
+    } else if (valid && !stays) {
+        shared_.parts.writing->write_record(chunk, count, shared_.step_of_update(block));
+    }
     if (--entry.chunks_to_update == 0) {
         if (!owes) shared_.parts.gradients->give_back(block);
         shared_.parts.executor->tell(shared_.machine.caught_up(block));
         if (owes) shared_.parts.parameters->deliver_waiting(block);
     }
-    if (!valid || stays) chunk_written(chunk);
+    if (!valid || stays || follows) chunk_written(chunk);
 }
 
 void Updates::chunk_written(std::uint32_t chunk) {

@@ -55,7 +55,8 @@ class Updates {
     Shared& shared_;
     std::vector<Block> blocks_;
     std::vector<bool> memory_alone_;   // per chunk: its last update is not on the disk
-    std::vector<std::uint8_t> needs_;  // per chunk, before its update: states, and memory for its kept gradient
+    std::vector<std::uint8_t> needs_;  // per chunk, before its update: states, memory for its kept gradient, and
+                                       // for what is still to be written
     std::uint32_t under_way_ = 0;      // blocks: they need nothing more of the window
 };
 

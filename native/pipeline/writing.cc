@@ -4,6 +4,7 @@
 
 #include "pipeline/executor.h"
 #include "pipeline/keeping.h"
+#include "pipeline/point_writes.h"
 #include "pipeline/updates.h"
 
 namespace luwu::pipeline {
@@ -14,12 +15,26 @@ Writing::Writing(Shared& shared)
                                         shared.recorder, [this](IoTask& task) { done(task); })) {}
 
 void Writing::write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step) {
-    const store::ChunkPlace& place = shared_.place(chunk);
+    write_once_prepared(record_task(chunk, count, step));
+}
+
+void Writing::write_following(std::uint32_t chunk, std::uint64_t count, std::byte* copy) {
+    auto task = record_task(chunk, count, shared_.step().step_to_write());
+    task->follows = true;
+    task->copy = copy;
+    write_once_prepared(std::move(task));
+}
+
+std::unique_ptr<IoTask> Writing::record_task(std::uint32_t chunk, std::uint64_t count, std::uint64_t step) const {
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
     task->count = count;
-    task->bytes = place.record_bytes();
+    task->bytes = shared_.place(chunk).record_bytes();
     task->step = step;
+    return task;
+}
+
+void Writing::write_once_prepared(std::unique_ptr<IoTask> task) {
     if (prepared_) return write(std::move(task));
     first_.push_back(std::move(task));
     if (first_.size() == 1) post([this] { prepare(); });
@@ -50,18 +65,24 @@ void Writing::prepare() {
     const std::lock_guard lock(shared_.mutex);
     if (error) return shared_.parts.executor->break_down(*error);
     prepared_ = true;
-    shared_.settings.on_writing(shared_.step().progress.step() + (shared_.step().owed ? 0 : 1));
+    shared_.settings.on_writing(shared_.step().step_to_write());
     for (auto& task : std::exchange(first_, {})) {
-        if (!shared_.step().given_up(shared_.place(task->chunk).block)) write(std::move(task));
+        if (!given_up(*task)) write(std::move(task));
     }
+}
+
+bool Writing::given_up(const IoTask& task) const {
+    const step::State& step = shared_.step();
+    return task.follows ? step.broken.has_value() : step.given_up(shared_.place(task.chunk).block);
 }
 
 // The memory stays as it is until the task is done.
 store::IoRequest Writing::request_of(const IoTask& task) const {
     if (task.kept) return shared_.parts.keeping->gradients().write(task.chunk);
     const store::ChunkPlace& place = shared_.place(task.chunk);
-    return shared_.store.records().write_record(place, task.count, shared_.parameters_of(place),
-                                                shared_.states.memory(task.chunk));
+    std::byte* parameters = task.copy != nullptr ? task.copy : shared_.parameters_of(place);
+    std::byte* states = task.copy != nullptr ? task.copy + place.parameter_bytes : shared_.states.memory(task.chunk);
+    return shared_.store.records().write_record(place, task.count, parameters, states);
 }
 
 // Repeats a whole write that found no room until there is room. The first try comes at once, because another write may
@@ -92,7 +113,8 @@ void Writing::done(IoTask& task) {
     shared_.stats.bytes_written += task.bytes;
     if (error) return shared_.parts.executor->break_down(*error);
     if (task.kept) return shared_.parts.keeping->written(task.chunk);
-    if (!shared_.step().given_up(shared_.place(task.chunk).block)) shared_.parts.updates->chunk_written(task.chunk);
+    if (given_up(task)) return;
+    task.follows ? shared_.parts.points->done(task) : shared_.parts.updates->chunk_written(task.chunk);
 }
 
 void Writing::commit(store::CommitRecord record) {

@@ -19,6 +19,8 @@ class Writing {
     void stop() { writer_.reset(); }  // finishes transfers under way
 
     void write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step);
+    // Of a commit point that follows. `copy`: see IoTask. Ends with PointWrites::done().
+    void write_following(std::uint32_t chunk, std::uint64_t count, std::byte* copy);
     void write_kept(std::uint32_t chunk);
     void commit(store::CommitRecord record);
     void post(std::function<void()> job) { writer_->post(std::move(job)); }  // runs in the writer's thread
@@ -26,7 +28,11 @@ class Writing {
     [[nodiscard]] std::uint64_t writing_nanoseconds() const { return writer_ ? writer_->busy_nanoseconds() : 0; }
 
   private:
+    [[nodiscard]] std::unique_ptr<IoTask> record_task(std::uint32_t chunk, std::uint64_t count,
+                                                      std::uint64_t step) const;
+    void write_once_prepared(std::unique_ptr<IoTask> task);
     void write(std::unique_ptr<IoTask> task);
+    [[nodiscard]] bool given_up(const IoTask& task) const;
     void prepare();                               // takes the lock
     void commit_now(store::CommitRecord record);  // takes the lock
     void done(IoTask& task);                      // takes the lock

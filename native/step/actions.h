@@ -50,7 +50,7 @@ struct FinishOwed {
 };
 // Update these blocks from their kept gradients, times `scale`, in any order, but only after EndStep, which comes next.
 // Each ends with the events caught_up() and written(). Without `writes` records may stay in memory: the step is no
-// commit point.
+// commit point. Where commit points follow, written() comes when nothing can change a record any more.
 struct Settle {
     std::vector<std::uint32_t> blocks;
     float scale = 1.0F;
@@ -61,6 +61,11 @@ struct Settle {
 struct Flush {
     std::vector<std::uint32_t> blocks;
     bool operator==(const Flush&) const = default;
+};
+// Every block's update of a commit point is in memory, and its records are being written while later steps are made.
+// Ends with the event point_written(), once all are on the disk.
+struct FollowPoint {
+    bool operator==(const FollowPoint&) const = default;
 };
 // Make memory forget the versions of these blocks that are not committed, once nobody looks at them. Ends with the
 // event taken_back().
@@ -103,8 +108,8 @@ struct Fail {
     [[nodiscard]] std::string text() const { return error.what(); }
 };
 
-using Action = std::variant<BeginPass, PlanKept, GiveBack, Keep, Update, HurryOwed, FinishOwed, Settle, Flush, TakeBack,
-                            WriteRecord, BeginEpoch, Answer, EndStep, Refuse, Fail>;
+using Action = std::variant<BeginPass, PlanKept, GiveBack, Keep, Update, HurryOwed, FinishOwed, Settle, Flush,
+                            FollowPoint, TakeBack, WriteRecord, BeginEpoch, Answer, EndStep, Refuse, Fail>;
 using Actions = std::vector<Action>;
 
 }  // namespace luwu::step

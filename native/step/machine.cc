@@ -304,11 +304,18 @@ Actions Machine::taken_back() {
 }
 
 Actions Machine::recorded() {
+    if (state_.point && state_.point->recording) {
+        state_.progress.on_disk(state_.point->record);
+        state_.point.reset();
+        try_flush();
+        try_end();
+        return take();
+    }
     const auto& owed = state_.owed;
     const bool awaited = owed ? owed->record && owed->blocks == 0 : state_.stage == Stage::recording;
     must(awaited, "no record was to be written");
     state_.point_is_due = false;
-    state_.progress.on_disk(owed ? owed->record->step : state_.progress.step() + 1);
+    state_.progress.on_disk(owed ? *owed->record : state_.progress.next_record({}));
     if (owed) {
         no_more_owed();
     } else {
@@ -317,8 +324,16 @@ Actions Machine::recorded() {
     return take();
 }
 
+Actions Machine::point_written() {
+    must(state_.point && !state_.point->recording, "no commit point was to be written");
+    if (state_.broken) return take();
+    state_.point->recording = true;
+    actions_.emplace_back(WriteRecord{state_.point->record});
+    return take();
+}
+
 Actions Machine::commit_soon() {
-    state_.point_is_due = true;
+    if (!state_.point) state_.point_is_due = true;
     return take();
 }
 

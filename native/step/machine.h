@@ -40,7 +40,7 @@ class Machine {
     // does not count yet; else the attempt goes on, and waits for the one that joins.
     [[nodiscard]] Actions lose(std::uint32_t worker);
 
-    // The next step that is committed is a commit point: it is time for one.
+    // The next step that is committed is a commit point: it is time for one. Nothing, while one is being written.
     [[nodiscard]] Actions commit_soon();
     // The last step that was answered is to be on the disk, whether another follows or not.
     [[nodiscard]] Actions make_durable();
@@ -51,6 +51,7 @@ class Machine {
     [[nodiscard]] Actions caught_up(std::uint32_t block);             // memory holds its update
     // The update is in memory, and on the disk unless the action let it stay in memory. Comes after caught_up().
     [[nodiscard]] Actions written(std::uint32_t block);
+    [[nodiscard]] Actions point_written();  // all records of the commit point that follows
     [[nodiscard]] Actions taken_back();
     [[nodiscard]] Actions recorded();  // the commit record is durable
     [[nodiscard]] Actions epoch_begun();
@@ -72,6 +73,7 @@ class Machine {
     void end_kept(double squares);
     void settle();
     void try_record();
+    void follow_point();
     void no_more_owed();
     void try_flush();
     void write_record();

@@ -19,7 +19,7 @@ void Machine::try_end() {
         actions_.emplace_back(std::move(action));
         return;
     }
-    if (state_.owed) return;  // at most one step that was answered is not on the disk yet
+    if (state_.owed || state_.waits_for_point()) return;  // at most one step that was answered is owed anything
     if (!state_.may_keep() && (decided || !state_.rules.prepares)) return write_record();
     double squares = decided ? state_.squares : 0;
     for (const Block& block : state_.blocks) {
@@ -68,6 +68,7 @@ void Machine::settle() {
         if (entry.owes()) ++owed.blocks;
     }
     if (commits) owed.record = std::move(record);
+    owed.follows = commits && state_.rules.points_follow;
     if (owed.blocks > 0 || owed.record) state_.owed = std::move(owed);
     actions_.emplace_back(std::move(action));
     finish(kCommitted);
@@ -77,14 +78,24 @@ void Machine::settle() {
 // Writes the record of the answered step when all that it owes is on the disk.
 void Machine::try_record() {
     if (state_.owed->blocks > 0) return;
-    if (state_.owed->record) {
+    if (state_.owed->follows) {
+        follow_point();
+    } else if (state_.owed->record) {
         actions_.emplace_back(WriteRecord{*state_.owed->record});
     } else {
         no_more_owed();
     }
 }
 
-// The updates of the answered step are in memory, and a commit point's are on the disk, with its record.
+// The answered step is owed nothing more: its records are written beside later steps.
+void Machine::follow_point() {
+    state_.point = Point{*std::move(state_.owed->record)};
+    state_.point_is_due = false;
+    actions_.emplace_back(FollowPoint{});
+    no_more_owed();
+}
+
+// The updates of the answered step are in memory, and a commit point's are on the disk, with its record, or follow.
 void Machine::no_more_owed() {
     state_.owed.reset();
     try_flush();
@@ -97,7 +108,7 @@ void Machine::no_more_owed() {
 
 // Writes what is in memory alone, as if the answered step owed it. The step under way is not decided before that.
 void Machine::try_flush() {
-    if (!state_.flush_is_due || state_.owed || state_.broken) return;
+    if (!state_.flush_is_due || state_.owed || state_.point || state_.broken) return;
     state_.flush_is_due = false;
     if (state_.progress.durable_step() == state_.progress.step()) return;
     Flush action;

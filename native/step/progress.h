@@ -58,9 +58,9 @@ class Progress {
     [[nodiscard]] bool is_ahead(std::uint32_t block) const { return counts_[block] != committed_[block]; }
     void updated(std::uint32_t block) { ++counts_[block]; }
     void taken_back(std::uint32_t block) { counts_[block] = committed_[block]; }
-    void on_disk(std::uint64_t step) {
-        committed_ = counts_;
-        durable_step_ = step;
+    void on_disk(const store::CommitRecord& record) {
+        committed_ = record.counts;
+        durable_step_ = record.step;
     }
 
     void end_committed(const std::optional<store::LossScale>& loss_scale) {

@@ -30,6 +30,9 @@ struct Rules {
     bool one_stream = false;  // the gradients of all workers come as one sum; else each worker pushes its own
     bool prepares = false;    // a step that nobody rolled back waits for decide(): other servers have the other blocks
     CommitPoints commit_points;
+    // Later steps are made while a commit point is still being written: nothing else is written meanwhile, and what is
+    // to be written is not changed. Gradients are kept then.
+    bool points_follow = false;
     Tail tail;
     float mean = 1.0F;  // what the sum over workers is multiplied by, but for the loss scale
 
@@ -40,6 +43,13 @@ struct Rules {
 struct Owed {
     std::optional<store::CommitRecord> record;  // of a commit point
     std::uint32_t blocks = 0;                   // that owe something; none: the record is being written
+    bool follows = false;                       // its writes may take longer than it is owed
+};
+
+// A commit point that all blocks have their update of, in memory, and whose writes go on while later steps are made.
+struct Point {
+    store::CommitRecord record;
+    bool recording = false;  // all else is on the disk
 };
 
 struct State {
@@ -66,6 +76,7 @@ struct State {
     bool awaits_epoch = false;            // what is under way from the workers of a step that was given up
     std::vector<std::uint32_t> arrivals;  // blocks of this step, in the order in which their last gradient came
     std::optional<Owed> owed;
+    std::optional<Point> point;
     bool point_is_due = false;  // the next step that is committed is a commit point, whatever its number
     bool flush_is_due = false;  // the last step that was answered is to be on the disk, and another may never come
     Ending last_end;
@@ -108,6 +119,14 @@ struct State {
     // A block waits for the record of the step before.
     [[nodiscard]] bool any_waits_to_update() const {
         return chunks_where([](BlockStage stage) { return stage == BlockStage::waiting_to_update; }) > 0;
+    }
+    // The step after the last one that was answered is a commit point, and the one before it is still being written.
+    [[nodiscard]] bool waits_for_point() const {
+        return point && (point_is_due || rules.commit_points.has(progress.step() + 1));
+    }
+    // The step whose records are being written, or come next.
+    [[nodiscard]] std::uint64_t step_to_write() const {
+        return point ? point->record.step : progress.step() + (owed ? 0 : 1);
     }
     // The end of this step waits for the block.
     [[nodiscard]] bool holds_up(BlockStage stage) const {

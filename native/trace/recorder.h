@@ -12,18 +12,19 @@ namespace luwu::trace {
 // Kind of work. The numbers travel: luwu.core.trace has their names.
 enum class Kind : std::uint16_t {
     // The server's steps.
-    read = 1,         // a chunk's parameters
-    hand_out = 2,     // a worker's pull, from its arrival until the block is handed out
-    collect = 3,      // a worker's push, from its arrival until its gradient has been read
-    read_states = 4,  // a chunk's
-    update = 5,       // a chunk
-    write = 6,        // a chunk's record
-    commit = 7,       // a step's record, with all that must be on the disk before it
-    roll_back = 8,    // an attempt's updates are taken back
-    keep = 9,         // a chunk's gradient, until its step is decided
-    write_kept = 10,  // of it to the disk
-    read_kept = 11,   // and back
-    checksum = 12,    // of a chunk that memory alone held, before it is written
+    read = 1,          // a chunk's parameters
+    hand_out = 2,      // a worker's pull, from its arrival until the block is handed out
+    collect = 3,       // a worker's push, from its arrival until its gradient has been read
+    read_states = 4,   // a chunk's
+    update = 5,        // a chunk
+    write = 6,         // a chunk's record
+    commit = 7,        // a step's record, with all that must be on the disk before it
+    roll_back = 8,     // an attempt's updates are taken back
+    keep = 9,          // a chunk's gradient, until its step is decided
+    write_kept = 10,   // of it to the disk
+    read_kept = 11,    // and back
+    checksum = 12,     // of a chunk that memory alone held, before it is written
+    copy_record = 13,  // of a chunk that a commit point still writes, before its next update
     // A worker's.
     step = 32,
     forward = 33,   // of a block; of the whole model where there is no block

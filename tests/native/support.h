@@ -130,6 +130,13 @@ class Rig {
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
 
+    // Blocks that are held through a whole step.
+    static std::vector<bool> held() {
+        std::vector<bool> held(small_shape(kernels::Dtype::float32).blocks.size(), false);
+        held[0] = true;
+        return held;
+    }
+
     static std::uint64_t minimum_bytes(const Dtypes& dtypes, std::uint32_t workers,
                                        const kernels::Optimizer& optimizer = kernels::adamw) {
         const store::Layout layout(small_shape(dtypes, optimizer), 1);
@@ -222,12 +229,6 @@ class Rig {
                                          bool spoil) const;
 
   private:
-    static std::vector<bool> held() {
-        std::vector<bool> held(small_shape(kernels::Dtype::float32).blocks.size(), false);
-        held[0] = true;
-        return held;
-    }
-
     // As the server's mapping of an arena does: gradients outlive the pipeline, also when a step fails half-way.
     const std::byte* keep(std::vector<std::byte> gradient) {
         const std::lock_guard lock(mutex_);

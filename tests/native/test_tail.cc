@@ -2,20 +2,17 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <future>
 #include <memory>
 #include <utility>
 
-#include "failing_engine.h"
-#include "holding_engine.h"
+#include "gated_server.h"
 #include "support.h"
 
 using namespace luwu;
-using luwu::test::FailingEngine;
-using luwu::test::HoldingEngine;
+using luwu::test::Gated;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -24,57 +21,6 @@ namespace {
 constexpr auto kFloat = kernels::Dtype::float32;
 constexpr auto kLow = kernels::Dtype::bfloat16;
 constexpr std::uint64_t kPlenty = 1U << 28;
-
-// A server whose reads of states and whose writes can be held, each by its gate.
-class Gated {
-  public:
-    Gated(const Scratch& scratch, kernels::Dtype dtype, std::uint64_t memory, store::OpenMode mode,
-          bool prepares = false)
-        : rig(
-              {scratch.folder()}, dtype, 1, memory, mode,
-              [this](std::uint32_t depth) -> std::unique_ptr<store::IoEngine> {
-                  auto engine = store::make_io_engine(depth);
-                  if (engines_.size() == 1) engine = std::make_unique<HoldingEngine>(std::move(engine), reads_closed_);
-                  if (engines_.size() == 2) {
-                      engine = std::make_unique<FailingEngine>(std::move(engine), [this] { return dead_ ? EIO : 0; });
-                      auto holding = std::make_unique<HoldingEngine>(std::move(engine), writes_closed_);
-                      writes_ = holding.get();
-                      engine = std::move(holding);
-                  }
-                  engines_.push_back(engine.get());
-                  return engine;
-              },
-              prepares) {
-        if (mode == store::OpenMode::create) rig.initialise();
-        rig.waits_for_disk = false;
-    }
-
-    void close_reads() { reads_closed_ = true; }
-    void close_writes() { writes_closed_ = true; }
-    void open() {
-        reads_closed_ = writes_closed_ = false;
-        for (store::IoEngine* engine : engines_) engine->wake();
-    }
-
-    // Writes that were ever held back.
-    [[nodiscard]] std::uint64_t held_writes() const { return writes_->held_count(); }
-
-    // Nothing more is written, held or not.
-    void die() {
-        dead_ = true;
-        open();
-    }
-
-  private:
-    std::atomic<bool> dead_{false};
-    std::atomic<bool> reads_closed_{false};
-    std::atomic<bool> writes_closed_{false};
-    std::vector<store::IoEngine*> engines_;  // of parameters, of states, of what is written
-    HoldingEngine* writes_ = nullptr;
-
-  public:
-    Rig rig;
-};
 
 // A step of the only worker, push by push.
 class Pushes {

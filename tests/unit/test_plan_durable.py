@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,8 @@ from luwu.plan.choices import Choices
 from luwu.plan.durability import CommitSteps, traffic_of
 from luwu.plan.durable_advice import best_of, compare_durables, crash_seconds
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
-from luwu.plan.planning import Plan, make_plan
+from luwu.plan.planning import Plan, copies_bytes, make_plan
+from luwu.plan.report import sections
 from luwu.plan.requests import make_request
 from luwu.plan.steps import PhaseTime, StepTime
 from luwu.server.forecast import Forecast, forecast
@@ -85,13 +87,28 @@ def test_steps_are_the_mean_of_those_between_and_at_commit_points() -> None:
 
 
 def test_writes_of_a_commit_point_have_the_whole_step() -> None:
-    found = plan(durable="10 steps")
+    found = plan(durable="10 steps", ram="160GiB")  # next to no memory is left for copies
     phases = {phase.name: phase for phase in found.commits.point.phases}
     disk = sum(phases[name].parts["disk"] for name in ("forward", "backward"))
     alone = found.request.cluster.server.disk_seconds(0, found.server.written_bytes)
-    assert disk == pytest.approx(alone)
+    assert disk == pytest.approx(alone, rel=0.01)
     assert phases["forward"].binds == "compute"
     assert found.commits.point.seconds == pytest.approx(max(alone, found.step.part("compute")), rel=0.01)
+
+
+def test_a_commit_point_is_spread_over_later_steps_where_memory_has_room_for_copies() -> None:
+    none, some, all_ = (plan(durable="10 steps", ram=ram) for ram in ("160GiB", "200GiB", "512GiB"))
+    assert none.commits.point.seconds > some.commits.point.seconds > all_.commits.point.seconds
+    assert all_.commits.point.seconds == pytest.approx(all_.step.seconds)
+    copies = copies_bytes(all_.request, all_.server)
+    assert copies == all_.server.written_bytes
+    assert all_.machine["server"] == all_.server.memory_bytes + copies
+    assert "copies of a commit point" in dict(sections(all_)["the server"])
+    for durable, servers in (("step", 1), ("10 steps", 2)):  # nothing follows
+        settled = replace(all_.request, cluster=replace(all_.request.cluster, servers=servers)).with_run(
+            durable=durable
+        )
+        assert copies_bytes(settled, all_.server) == 0
 
 
 def test_advice_weighs_speed_before_what_a_crash_costs() -> None:

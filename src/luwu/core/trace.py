@@ -48,6 +48,7 @@ class Kind(IntEnum):
     WRITE_KEPT = 10
     READ_KEPT = 11
     CHECKSUM = 12
+    COPY_RECORD = 13
     STEP = 32
     FORWARD = 33
     BACKWARD = 34

@@ -28,6 +28,7 @@ SERVER_TRACKS = {
     Kind.READ_KEPT: ("4 read states", "gradient of block"),
     Kind.UPDATE: ("5 update", "block"),
     Kind.CHECKSUM: ("5 update", "checksum of block"),
+    Kind.COPY_RECORD: ("5 update", "copy of block"),
     Kind.WRITE: ("6 write", "block"),
     Kind.WRITE_KEPT: ("6 write", "gradient of block"),
     Kind.COMMIT: ("commit", "step"),

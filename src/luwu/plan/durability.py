@@ -31,13 +31,16 @@ class CommitSteps:
     kept_bytes: float
 
     @classmethod
-    def of(cls, step_time: Callable[[OnDisk], StepTime], server: Forecast, points: CommitPoints) -> CommitSteps:
+    def of(
+        cls, step_time: Callable[[OnDisk], StepTime], server: Forecast, points: CommitPoints, follows: float = 0.0
+    ) -> CommitSteps:
         """Work out the steps.
 
         Args:
             step_time: returns a step's time for its bytes on the disk.
             server: what each server has in memory.
             points: the commit points.
+            follows: share of a commit point that is written while later steps are made, up to the next commit point.
         """
         point = step_time(traffic_of(server, server.written_bytes))
         if points.steps == 1:
@@ -46,7 +49,9 @@ class CommitSteps:
         every = float(points.steps) or (max(1.0, points.seconds / between.seconds) if points.seconds else math.inf)
         share = 1 / every
         records = mean_of(server.written_between_bytes, server.written_bytes, share)
-        return cls(_mean_step(between, point, share), point, every, records, server.kept_disk_bytes)
+        spread = step_time(traffic_of(server, records))
+        step = _mean_step(_mean_step(between, point, share), spread, follows)
+        return cls(step, _mean_step(point, spread, follows), every, records, server.kept_disk_bytes)
 
     @property
     def written_bytes(self) -> float:

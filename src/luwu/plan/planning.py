@@ -147,11 +147,15 @@ def make_plan(request: Request) -> Plan:
     server = forecast_servers(request)
     variant = replace(variant_of(request), inputs_bytes=worker.host_bytes, tail=server.tail_share)
     commits = CommitSteps.of(
-        lambda disk: step_time(model, cluster, request.rows, disk, variant), server, run.commit_points
-    )
+        lambda disk: step_time(model, cluster, request.rows, disk, variant), server, run.commit_points,
+        follows=copies_bytes(request, server) / server.written_bytes,
+    )  # fmt: skip
     wear = wear_of(cluster, commits)
     cost = cost_of(cluster, topology=request.topology, prices=request.prices).with_worn_disks(wear.life_days)
-    machine = {"server": float(server.memory_bytes), **memory_beside_server(request)} if cluster.one_machine else {}
+    machine = {}
+    if cluster.one_machine:
+        used = float(server.memory_bytes + copies_bytes(request, server))
+        machine = {"server": used, **memory_beside_server(request)}
     return Plan(request, worker, server, commits, cost, tuple(_misses(request, worker, server)), machine)
 
 
@@ -193,6 +197,18 @@ def forecast_servers(request: Request) -> Forecast:
         summed=request.cluster.aggregation in ("switch", "multicast"),
         keeps="all" if run.commit_points != EACH_STEP else "tail" if request.cluster.servers == 1 else "none",
     )
+
+
+def copies_bytes(request: Request, server: Forecast) -> int:
+    """Return the memory for copies of a commit point that is written while later steps are made.
+
+    One server makes them whose memory keeps everything (native/pipeline/point_writes.h), in what its budget leaves.
+    """
+    run = request.settings.run
+    stays = server.parameters_read_bytes + server.written_between_bytes + server.kept_disk_bytes == 0
+    if run.commit_points == EACH_STEP or request.cluster.servers > 1 or not stays:
+        return 0
+    return min(server.written_bytes, max(0, run.memory - server.memory_bytes))
 
 
 def default_form(cluster: Cluster) -> str:
@@ -299,7 +315,9 @@ def fit_budget(request: Request) -> Request:
     Where there is not even room for the least budget, it is that one, and the plan does not fit.
     """
     room = request.cluster.host.memory_bytes - sum(memory_beside_server(request).values())
-    everything = whole_mebibytes(forecast_servers(request.with_run(memory=UNLIMITED)).memory_bytes)
+    unlimited = request.with_run(memory=UNLIMITED)
+    server = forecast_servers(unlimited)
+    everything = whole_mebibytes(server.memory_bytes + copies_bytes(unlimited, server))
     budget = min(everything, max(int(room) // MEBIBYTE, 1) * MEBIBYTE)
     least = forecast_servers(request.with_run(memory=budget)).minimum_bytes
     return request.with_run(memory=max(budget, whole_mebibytes(least)))

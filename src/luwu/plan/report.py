@@ -13,7 +13,7 @@ from luwu.plan.advice import Advice, advise, offload_shares, thresholds_of, toke
 from luwu.plan.clusters import Cluster
 from luwu.plan.cost import LIFETIME_YEARS
 from luwu.plan.durable_advice import best_of, compare_durables, crash_seconds, durable_rows
-from luwu.plan.planning import Plan
+from luwu.plan.planning import Plan, copies_bytes
 from luwu.plan.steps import StepTime
 
 Rows = list[tuple[str, str]]
@@ -208,13 +208,16 @@ def _memory(parts: Any, room: float) -> Rows:
 
 def _server(plan: Plan) -> Rows:
     server = plan.server
+    copies = copies_bytes(plan.request, server)
+    used = bytes_text(server.memory_bytes + copies)
     return [
         ("parameters in memory", bytes_text(server.window_bytes)),
         ("states in memory", bytes_text(server.pinned_state_bytes)),
         ("states on their way", bytes_text(server.state_buffer_bytes)),
         ("gradients", bytes_text(server.arena_bytes)),
         *([("gradients that are kept", bytes_text(server.kept_bytes))] if server.kept_bytes else []),
-        ("memory", f"{bytes_text(server.memory_bytes)} of a budget of {bytes_text(plan.request.settings.run.memory)}"),
+        *([("copies of a commit point", bytes_text(copies))] if copies else []),
+        ("memory", f"{used} of a budget of {bytes_text(plan.request.settings.run.memory)}"),
         ("least budget", bytes_text(server.minimum_bytes)),
         ("disk", f"{bytes_text(sum(server.file_bytes))}, two versions of every chunk"),
     ]
