@@ -294,10 +294,6 @@ REMOVALS = (
         "if (state_.owed || state_.waits_for_point()) return;", "if (state_.owed) return;",
     ),
     Removal(
-        "one that is due waits for it, too", "state.h", "return point && (point_is_due || rules",
-        "return point && (rules",
-    ),
-    Removal(
         "a commit point that follows is the one that was due", "machine_end.cc",
         "    state_.point_is_due = false;\n", "",
     ),

@@ -133,7 +133,7 @@ void StepReference::end_if_nothing_is_under_way() {
         return;
     }
     if (before_) return;
-    if (point_ && (point_is_due_ || is_commit_point(rules_.commit_points, done_.step + 1))) return;
+    if (point_ && is_commit_point(rules_.commit_points, done_.step + 1)) return;
     const bool asks = rules_.prepares && !now_.decided;
     if (*limits_ && !now_.decided) {
         now_.sum = 0;

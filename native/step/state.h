@@ -121,9 +121,7 @@ struct State {
         return chunks_where([](BlockStage stage) { return stage == BlockStage::waiting_to_update; }) > 0;
     }
     // The step after the last one that was answered is a commit point, and the one before it is still being written.
-    [[nodiscard]] bool waits_for_point() const {
-        return point && (point_is_due || rules.commit_points.has(progress.step() + 1));
-    }
+    [[nodiscard]] bool waits_for_point() const { return point && rules.commit_points.has(progress.step() + 1); }
     // The step whose records are being written, or come next.
     [[nodiscard]] std::uint64_t step_to_write() const {
         return point ? point->record.step : progress.step() + (owed ? 0 : 1);
