@@ -38,7 +38,7 @@ unpack_debian() {
     for package in "$FOLDER"/apt/archives/*.deb; do
         dpkg --extract "$package" "$ROOT"
     done
-    ln -s dash "$ROOT/usr/bin/sh"
+    ln -sf dash "$ROOT/usr/bin/sh" # some releases of the package bring it
     touch "$ROOT/complete"
 }
 
