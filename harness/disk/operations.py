@@ -66,12 +66,14 @@ def observed(top: Path, manifest: Manifest) -> Found:
 
 
 @contextmanager
-def training(top: Path, **settings: float) -> Iterator[tuple[LocalSession, nn.Module, torch.optim.Optimizer]]:
+def training(
+    top: Path, durable: str = "step", **settings: float
+) -> Iterator[tuple[LocalSession, nn.Module, torch.optim.Optimizer]]:
     """Open the run in a folder, made if it is not there, with a small model."""
     kind = luwu.AdamW8bit if settings.pop("eight_bits", False) else luwu.AdamW
     torch.manual_seed(0)
     with luwu.open(
-        top / "runs" / "run", stores=stores_of(top), memory=MEMORY_BYTES, disk_full_wait_seconds=0
+        top / "runs" / "run", stores=stores_of(top), memory=MEMORY_BYTES, durable=durable, disk_full_wait_seconds=0
     ) as session:
         model = parallelize(small_model(), session, optimizer=kind)
         yield session, model, kind(model, lr=1e-2, **settings)
@@ -104,6 +106,19 @@ def two_steps(top: Path) -> None:
         mark("may 3")
         mark("may 4")
         for step in (2, 3):
+            loss_of(model, step).backward()
+            optimizer.step()
+        session.wait_durable()
+        mark(f"is {session.step}")
+
+
+def commit_points(top: Path) -> None:
+    """Train four steps in memory, of which every second is written while the next one is made."""
+    with training(top, durable="2 steps") as (session, model, optimizer):
+        mark("is 2")
+        mark("may 4")
+        mark("may 6")
+        for step in range(2, 6):
             loss_of(model, step).backward()
             optimizer.step()
         session.wait_durable()
@@ -471,6 +486,7 @@ OPERATIONS = (
     ),
     Operation("step", partial(train, until=2), partial(train, until=4)),
     Operation("two steps", partial(train, until=2), two_steps),
+    Operation("commit points", partial(train, until=2), commit_points),
     Operation("clipped step", partial(train, until=2, **CLIPPED), partial(train, until=5, **CLIPPED)),
     Operation(
         "eight-bit step", partial(train, until=2, **EIGHT_BITS), partial(train, until=4, **EIGHT_BITS),
