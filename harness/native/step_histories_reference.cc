@@ -79,7 +79,12 @@ void StepReference::hear_executor(const StepEvent& event) {
     if (event.kind == EventKind::written) written(event.block);
     if (event.kind == EventKind::caught_up) caught_up(event.block);
     if (event.kind == EventKind::spoiled) now_.spoiled = true;
-    if (event.kind == EventKind::point_written) point_written();
+    if (event.kind == EventKind::point_written) {
+        must(point_ && !point_->recording, "no commit point follows");
+        if (broken_) return;
+        point_->recording = true;
+        actions_.emplace_back(step::WriteRecord{point_->record});
+    }
     if (event.kind == EventKind::taken_back) taken_back();
     if (event.kind == EventKind::recorded) recorded();
     if (event.kind == EventKind::epoch_begun) {
@@ -327,13 +332,6 @@ void StepReference::taken_back() {
     const bool asked = now_.given_up || now_.lost;
     const double squares = *limits_ && !asked ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares;
     end(now_.lost ? step::kVoid : asked ? step::kRolledBack : step::kNotFinite, squares);
-}
-
-void StepReference::point_written() {
-    must(point_ && !point_->recording, "no commit point follows");
-    if (broken_) return;
-    point_->recording = true;
-    actions_.emplace_back(step::WriteRecord{point_->record});
 }
 
 void StepReference::recorded() {

@@ -128,7 +128,6 @@ class StepReference {
     void caught_up(std::uint32_t block);
     void written(std::uint32_t block);
     void taken_back();
-    void point_written();
     void recorded();
     void nothing_is_owed();
     void flush_if_due();
