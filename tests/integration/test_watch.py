@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
+from luwu.core.exits import Exit
 from luwu.watch.serving import is_loopback
 
 
@@ -140,6 +141,7 @@ def test_beyond_this_machine_the_page_has_tls(tmp_path: Path) -> None:
         assert page.get("/").status == 200
         assert "Secure" in page.ask(f"/?token={page.token}").headers["set-cookie"]
         process.send_signal(signal.SIGTERM)
+    assert process.returncode == Exit.DONE
 
 
 def refusal(*arguments: object) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 
-from luwu.watch.pages import Gate, Pages, make_app
-from luwu.watch.runs import Places
+from luwu.watch.pages import Follower, Gate, Pages, make_app
+from luwu.watch.runs import LOOK_SECONDS, Places
 
 TOKEN = "token"
 
@@ -83,6 +85,65 @@ def test_the_token_opens_this_page_alone(path: str) -> None:
     scope = scope_of(path, f"token={TOKEN}", headers=[])
     answer = asyncio.run(first_answer(Gate(nothing, TOKEN, False), scope))
     assert answer["status"] == 303 and dict(answer["headers"])[b"location"] == b"/"
+
+
+def cookie_of(gate: Gate, token: str) -> bytes:
+    """Return the cookie that a page gives to whoever opens it with its token."""
+    opened = asyncio.run(first_answer(gate, scope_of("/", f"token={token}", headers=[])))
+    return bytes(dict(opened["headers"])[b"set-cookie"]).partition(b";")[0]
+
+
+def test_two_pages_of_a_host_keep_apart_what_a_browser_sends_to_both() -> None:
+    async def shown(scope: Any, receive: Any, send: Any) -> None:
+        await Response("page")(scope, receive, send)
+
+    gates = {token: Gate(shown, token, False) for token in ("one", "two")}
+    cookies = {token: cookie_of(gate, token) for token, gate in gates.items()}
+    assert len({cookie.partition(b"=")[0] for cookie in cookies.values()}) == 2  # neither takes the other's place
+
+    def status(gate: Gate, cookie: bytes) -> int:
+        return int(asyncio.run(first_answer(gate, scope_of("/", headers=[(b"cookie", cookie)])))["status"])
+
+    both = b"; ".join(cookies.values())
+    assert [status(gate, both) for gate in gates.values()] == [200, 200]
+    assert status(gates["one"], cookies["two"]) == status(gates["two"], cookies["one"]) == 403
+
+
+class LongRun:
+    """A run whose file takes some looks to read."""
+
+    where = "long"
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    @property
+    def reading(self) -> float | None:
+        return 0.5 if self.left else None
+
+    def refresh(self) -> None:
+        self.left -= 1
+
+
+def test_a_long_file_is_read_without_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    rested = []
+
+    async def rest(seconds: float) -> None:
+        rested.append((run.left, seconds))
+        raise asyncio.CancelledError
+
+    run = LongRun(4)
+    monkeypatch.setattr("luwu.watch.pages.asyncio.sleep", rest)
+
+    async def follow() -> int:
+        follower = Follower(run, asyncio.Condition())  # type: ignore[arg-type]
+        follower.count(1)
+        with contextlib.suppress(asyncio.CancelledError):
+            await follower.follow()
+        return follower.turn
+
+    assert asyncio.run(follow()) == 4  # each of them is told
+    assert rested == [(0, LOOK_SECONDS)]
 
 
 def test_a_websocket_is_closed() -> None:

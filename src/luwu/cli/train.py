@@ -329,7 +329,7 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
 
 def written_words(settings: Settings, outcome: Outcome) -> str:
     """Return what a run has written to its store, and the share of its disks' endurance where that is given."""
-    from luwu.core.units import bytes_text, parse_endurance
+    from luwu.core.units import bytes_text, parse_endurance, share_text
 
     words = f"written to the store: {bytes_text(outcome.bytes_written)} since this start"
     if outcome.bytes_of_run > outcome.bytes_written:
@@ -338,8 +338,7 @@ def written_words(settings: Settings, outcome: Outcome) -> str:
         return words
     endurance = parse_endurance(settings.run.endurance)
     disks = count_disks(settings.run.stores)
-    percent = 100 * outcome.bytes_of_run / disks / endurance
-    share = "under 0.01%" if percent < 0.01 else f"{percent:.2g}%" if percent < 10 else f"{percent:,.0f}%"
+    share = share_text(outcome.bytes_of_run / disks / endurance)
     whose = "its disk" if disks == 1 else f"each of its {disks} disks"
     return f"{words}, {share} of the endurance of {whose} ({bytes_text(endurance)})"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +35,8 @@ def watch(
 ) -> None:
     """Show what runs do: their curves, blocks, workers, disks and logs, live or after their end.
 
-    The page has a URL with a token, which is printed. Runs do not know that they are watched. Ctrl-C ends it.
+    The page has a URL with a token, which is printed. Runs do not know that they are watched. Ctrl-C ends
+    it.
 
     Exit status: 0 it was ended, 2 arguments that cannot work.
     """
@@ -49,32 +53,43 @@ def watch(
         return
     from luwu.watch.serving import serve
 
-    serve(places, host, port, None if tls_cert is None or tls_key is None else (tls_cert, tls_key), say)
+    with _until_ended():
+        serve(places, host, port, None if tls_cert is None or tls_key is None else (tls_cert, tls_key), say)
+
+
+@contextmanager
+def _until_ended() -> Iterator[None]:
+    """Context manager: Ctrl-C or SIGTERM ends what is inside, and is no error."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show_here(places: Places) -> None:
-    """Show the runs until Ctrl-C; where the output is no terminal, once."""
+    """Show the runs until Ctrl-C or SIGTERM; where the output is no terminal, once."""
     import sys
     import time
-    from contextlib import suppress
 
     from rich.live import Live
     from rich.text import Text
 
     from luwu.core.words import printable
+    from luwu.watch.looks import Looks
     from luwu.watch.runs import LOOK_SECONDS
     from luwu.watch.terminal import text_of
 
-    def look() -> str:
-        runs = places.runs()
-        for run in runs:
-            run.refresh()
-        return text_of(runs)
-
+    looks = Looks()
     if not sys.stdout.isatty():
-        say(look())
+        runs = places.runs()
+        looks.look_at_all(runs)
+        say(text_of(runs))
         return
-    with suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+    with _until_ended(), Live(auto_refresh=False) as live:
         while True:
-            live.update(Text(printable(look())), refresh=True)
-            time.sleep(LOOK_SECONDS)
+            begun, runs = time.monotonic(), places.runs()
+            looks.look(runs, LOOK_SECONDS)
+            live.update(Text(printable(text_of(runs))), refresh=True)
+            time.sleep(max(0.0, begun + LOOK_SECONDS - time.monotonic()))

@@ -84,6 +84,12 @@ def count_text(count: float) -> str:
     return f"{count:,.4g}T"
 
 
+def share_text(share: float) -> str:
+    """A share of what is used up slowly, in percent: 0.12%, 50%; under 0.01% for less."""
+    percent = 100 * share
+    return "under 0.01%" if percent < 0.01 else f"{percent:.2g}%" if percent < 10 else f"{percent:,.0f}%"
+
+
 def amount(value: float) -> str:
     """A number with three digits and the prefix of its thousands: ``12.5 G``."""
     for prefix in ("", "k", "M", "G", "T"):

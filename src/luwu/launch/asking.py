@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from luwu.control.address import SCHEME
 from luwu.control.credentials import Credentials
+from luwu.control.frames import SOCKET_NAME
 from luwu.control.status import ask_local_status, ask_status
-from luwu.core.errors import ServerError
+from luwu.core.errors import LuwuError, ServerError
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.run_paths import RunPaths
 
@@ -42,3 +43,11 @@ def server_of(folder: Path) -> ServerAccess | None:
     """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run."""
     job = RunPaths(folder).job_path
     return Job.read(job).server if job.is_file() else None
+
+
+def has_no_server(folder: Path) -> bool:
+    """Return True for a run folder without a server to ask; False also where its job.json cannot be read."""
+    try:
+        return server_of(folder) is None and not (folder / SOCKET_NAME).exists()
+    except (LuwuError, OSError):
+        return False

@@ -27,7 +27,7 @@ class WrittenBytes:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._before = _read(path)
+        self._before = read_written(path)
         self._saved_at = clock()
 
     def note(self, since_start: int) -> None:
@@ -45,7 +45,8 @@ class WrittenBytes:
         return total
 
 
-def _read(path: Path) -> int:
+def read_written(path: Path) -> int:
+    """Return the bytes that all starts of a run have written, as they were saved; 0 where nobody knows."""
     try:
         count = json.loads(path.read_text(encoding="utf-8"))["bytes"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

@@ -36,6 +36,10 @@ class Wear:
             return None
         return self.endurance_bytes / self.day_bytes
 
+    def share(self, written: float) -> float | None:
+        """Return the share of its endurance that bytes written to it use up; None: its endurance is not given."""
+        return None if self.endurance_bytes is None else written / self.endurance_bytes
+
     def rows(self, tokens: float | None, days: float | None) -> list[tuple[str, str]]:
         """Return the rows of a plan: names and values as text.
 
@@ -46,8 +50,9 @@ class Wear:
         rows = [("written a day", bytes_text(self.day_bytes))]
         if tokens is not None and days is not None:
             written = self.day_bytes * days
-            share = "" if self.endurance_bytes is None else f", {_times(written / self.endurance_bytes)} its endurance"
-            rows.append((f"{count_text(tokens)} tokens", f"{bytes_text(written)} written{share}"))
+            share = self.share(written)
+            words = "" if share is None else f", {_times(share)} its endurance"
+            rows.append((f"{count_text(tokens)} tokens", f"{bytes_text(written)} written{words}"))
         if self.life_days is not None and self.endurance_bytes is not None:
             life, endurance = seconds_text(DAY_SECONDS * self.life_days), bytes_text(self.endurance_bytes)
             rows.append(("worn out", f"after {life} of training, by its endurance of {endurance}"))

@@ -48,3 +48,12 @@ def look_at_disks(folders: Iterable[Path]) -> dict[str, DiskCounts]:
     """Return the counts of the disks of some folders, by the disk's name; each disk once."""
     numbers = {number for folder in folders if (number := disk_of(folder)) is not None}
     return dict(sorted(found for number in numbers if (found := read_disk(number)) is not None))
+
+
+def identify_disk(folder: Path) -> tuple[str, str] | None:
+    """Return the number of a folder's disk, and its name, empty where the kernel has none; None: no folder."""
+    number = disk_of(folder)
+    if number is None:
+        return None
+    found = read_disk(number)
+    return number, "" if found is None else found[0]

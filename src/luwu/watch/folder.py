@@ -15,6 +15,7 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import LuwuError
 from luwu.launch.on_alert import without_private
 from luwu.launch.run_paths import RunPaths
+from luwu.launch.written import read_written
 from luwu.observe.binding import RECENT
 from luwu.observe.metrics import row_of
 from luwu.watch.alerts import AlertFile
@@ -26,17 +27,22 @@ FRESH_SECONDS = 60.0
 """A run whose server is elsewhere counts as under way while its last row is younger."""
 
 
+READS = 4
+"""Reads of metrics.jsonl, of `READ_BYTES` each, that one `WatchedFolder.refresh` makes: some tenths of a second."""
+
+
 class WatchedFolder:
     """A run folder.
 
     Attributes:
         columns: rows of metrics.jsonl.
+        reading: share of that file that has been read, while it is longer than one `refresh` reads; else None.
         restarts: number of times that metrics.jsonl was found to be another file.
         recent: its last rows.
         logs: lines of its logs, alerts among them.
         alerts: alerts, those that stand.
         settings: its settings by ``table.name``.
-        stores: folders of its store.
+        stores: folders of its store, where that is on this machine.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,6 +50,7 @@ class WatchedFolder:
         self._rows = Tail(self._paths.metrics_path)
         self._settings_of = 0.0  # time of the file that they were read from
         self.columns = Columns()
+        self.reading: float | None = None
         self.restarts = 0
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT + 1)
         self.logs = Logs(path)
@@ -52,7 +59,7 @@ class WatchedFolder:
         self.stores = [path / "store"]
 
     def refresh(self) -> None:
-        """Read what is new; raises OSError for a file that cannot be read, once the others are."""
+        """Read what is new, of a long metrics.jsonl a piece; raises OSError for a file, once the others are read."""
         errors: list[OSError] = []
         for read in (self._read_rows, self.logs.refresh, self._read_alerts, self._read_settings):
             try:
@@ -78,15 +85,23 @@ class WatchedFolder:
         except OSError:
             return False
 
+    def written(self) -> int:
+        """Return the bytes that the run has written to its store, as they were saved; 0: nobody knows."""
+        return read_written(self._paths.written_path)
+
     def _read_rows(self) -> None:
-        while lines := self._rows.lines():
+        self.reading = None  # also where it cannot be read
+        for _ in range(READS):
+            lines = self._rows.lines()
             self._notice_restart()
+            if not lines:
+                return
             for line in lines:
                 row = row_of(line)
                 if row is not None:
                     self.columns.append(row)
                     self.recent.append(row)
-        self._notice_restart()
+        self.reading = self._rows.read_share
 
     def _read_alerts(self) -> None:
         for alert in self.alerts.refresh():

@@ -93,7 +93,7 @@ class Follower:
             self._watched.clear()
 
     async def follow(self) -> None:
-        """Look at the run every second while somebody watches."""
+        """Look at the run every second while somebody watches, and without a rest while a long file is read."""
         while True:
             await self._watched.wait()
             try:
@@ -103,7 +103,8 @@ class Follower:
             async with self._changed:
                 self.turn += 1
                 self._changed.notify_all()
-            await asyncio.sleep(LOOK_SECONDS)
+            if self.run.reading is None:
+                await asyncio.sleep(LOOK_SECONDS)
 
 
 class Pages:

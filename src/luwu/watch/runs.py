@@ -14,13 +14,14 @@ from luwu.control.address import SCHEME
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError
-from luwu.launch.asking import ask_run
+from luwu.launch.asking import ask_run, has_no_server
 from luwu.launch.run_paths import RunPaths
 from luwu.observe.binding import binding_sentence
 from luwu.watch.columns import Columns
-from luwu.watch.disks import look_at_disks
+from luwu.watch.disks import identify_disk, look_at_disks
 from luwu.watch.folder import WatchedFolder
 from luwu.watch.state import Sample, run_record
+from luwu.watch.wear import WRITTEN, StoreFolder, endurance_of, wear_record, writes_between, writes_of_rows
 
 MOST_POINTS = 3000
 """Rows of a run that a page gets at once; longer runs are thinned."""
@@ -62,47 +63,75 @@ class WatchedRun:
         self._clock = clock
         self._lock = threading.Lock()
         self._block_names: tuple[str, ...] = ()
+        self._asked = False
         self._sample: Sample | None = None
-        self._state: dict[str, Any] = {"live": False, "why": "not asked yet"}
+        self._first: Sample | None = None  # since which the server's counts have grown
+        self._wear: dict[str, Any] | None = None
+        self._state: dict[str, Any] = {"live": False, "why": "its server has not answered yet"}
 
     def refresh(self) -> None:
-        """Read what is new in the folder, and ask the server."""
-        unreadable = ""
-        with self._lock:
-            try:
-                if self._folder is not None:
-                    self._folder.refresh()
-            except OSError as error:
-                unreadable = _unreadable(error)
+        """Read what is new in the folder, of a long file for a second, and ask the server."""
+        unreadable = self._read()
+        if self.reading is not None and self._asked and not self._state["live"]:
+            return  # whose server may take seconds not to answer: it is asked again once the file is read
+        self._asked = True
         state, names, sample = self._ask()
         if unreadable and not state["live"]:
             state["why"] = unreadable
+        wear = self._look_at_wear(sample)
         with self._lock:
-            self._state, self._sample = state, sample
+            self._state, self._sample, self._wear = state, sample, wear
             self._block_names = names or self._block_names
+
+    @property
+    def reading(self) -> float | None:
+        """Share of metrics.jsonl that has been read; None: all of it, as it was at the last `refresh`."""
+        return None if self._folder is None else self._folder.reading
+
+    def _read(self) -> str:
+        """Read the folder in pieces, between which others may `update`; returns what could not be read."""
+        folder, until = self._folder, None
+        while folder is not None:
+            with self._lock:
+                try:
+                    folder.refresh()
+                except OSError as error:
+                    return _unreadable(error)
+            if folder.reading is None:
+                break
+            now = self._clock()
+            until = now + LOOK_SECONDS if until is None else until
+            if now >= until:
+                break
+        return ""
 
     def seems_live(self) -> bool:
         """Return True where the run is under way, as far as can be known without a question to its server."""
         return self._folder is None or self._folder.seems_live()
 
     def update(self, cursor: Cursor) -> tuple[dict[str, Any], Cursor]:
-        """Return what a page has not got yet, as JSON can hold it, and its next cursor."""
+        """Return what a page has not got yet, as JSON can hold it, and its next cursor; rows once all are read."""
         with self._lock:
             folder = self._folder
             restarts = 0 if folder is None else folder.restarts
             columns = _NO_ROWS if folder is None else folder.columns
             anew = cursor.restarts != restarts
             log = [] if folder is None else folder.logs.since(0 if anew else cursor.lines)
+            read = columns if self.reading is None else _NO_ROWS
             record = {
                 "anew": anew,
-                "rows": columns.thinned(0 if anew else cursor.rows, MOST_POINTS),
+                "reading": self.reading,
+                "rows": read.thinned(0 if anew else cursor.rows, MOST_POINTS),
                 "rolled_back": columns.rolled_back,
                 "log": [line._asdict() for line in log],
                 "state": self._state,
+                "wear": self._wear,
                 "binding": self.binding,
             }
             lines = 0 if folder is None else folder.logs.count
             now = Cursor(restarts, len(columns), lines, self._block_names, self.settings)
+            if self.reading is not None:
+                now = replace(now, restarts=cursor.restarts, rows=cursor.rows)
             for name in ("block_names", "settings"):
                 if getattr(now, name) != getattr(cursor, name):
                     record[name] = getattr(now, name)
@@ -129,6 +158,11 @@ class WatchedRun:
         return self._state
 
     @property
+    def wear(self) -> Mapping[str, Any] | None:
+        """Wear of the disks of its store at the last `refresh`, as `wear_record` makes it; None: it is not known."""
+        return self._wear
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Settings by table and name, such as ``run.steps``."""
         return {} if self._folder is None else self._folder.settings
@@ -139,7 +173,7 @@ class WatchedRun:
         try:
             reply = ask_run(self.where, self._credentials, look=True)
         except LuwuError as error:
-            ended = folder is not None and isinstance(error, ConfigError)
+            ended = isinstance(error, ConfigError) and folder is not None and has_no_server(Path(self.where))
             return {"live": False, "why": "not under way" if ended else str(error)}, (), now
         except OSError as error:  # of job.json
             return {"live": False, "why": _unreadable(error)}, (), now
@@ -147,6 +181,19 @@ class WatchedRun:
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
         alerts = [] if folder is None else list(folder.alerts.standing.values())
         return run_record(reply, self._sample, now, shares) | {"alerts": alerts}, tuple(reply.block_names), now
+
+    def _look_at_wear(self, now: Sample) -> dict[str, Any] | None:
+        """Return the wear of the store's disks, from the run folder and from what its server has counted."""
+        counted = now.figures.get(WRITTEN, 0.0)
+        if now.figures and (self._first is None or counted < self._first.figures.get(WRITTEN, 0.0)):
+            self._first = now
+        folder = self._folder
+        disks = [] if folder is None else [(str(path), identify_disk(path)) for path in folder.stores]
+        here = [StoreFolder(path, *disk) for path, disk in disks if disk is not None]
+        step = writes_of_rows(self.recent) or writes_between(self._first, now)
+        if folder is not None and (written := max(folder.written(), counted if here else 0)):
+            return wear_record(written, "by this run", step, here, endurance_of(folder.settings))
+        return wear_record(counted, "since its server opened the store", step, [], None) if counted else None
 
 
 class Places:

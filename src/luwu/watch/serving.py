@@ -7,7 +7,6 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -54,7 +53,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(places: Places, host: str, port: int, tls: tuple[Path, Path] | None, say: Callable[[str], None]) -> None:
-    """Serve the page until a signal ends this process.
+    """Serve the page until Ctrl-C; it ends its streams first, and raises KeyboardInterrupt then.
 
     Args:
         places: the places that have the runs.
@@ -81,7 +80,7 @@ def serve(places: Places, host: str, port: int, tls: tuple[Path, Path] | None, s
         config.load()
     except OSError as error:
         raise ConfigError(f"tls: {certificate} with {key} cannot be used: {error}") from None
-    with bind(host, port) as listening, suppress(KeyboardInterrupt):
+    with bind(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
         say(f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}/?token={token}")
         _Server(config, pages).run(sockets=[listening])

@@ -35,6 +35,7 @@ class Tail:
         self._most = most
         self._file: tuple[int, int] | None = None  # device and inode
         self._offset = 0
+        self._size = 0
         self._mark = b""  # the last bytes before the offset
         self._rest = bytearray()
         self._passes_over = False  # the rest is the end of a line whose begin was not read
@@ -50,6 +51,11 @@ class Tail:
                 return self._read(file)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return []
+
+    @property
+    def read_share(self) -> float:
+        """Share of the file that has been read, by its size at the last read."""
+        return min(1.0, self._offset / self._size) if self._size else 1.0
 
     def _read(self, file: FileIO) -> list[bytes]:
         file.seek(self._offset)
@@ -70,6 +76,7 @@ class Tail:
     def _notice(self, file: FileIO, status: os.stat_result) -> None:
         """Begin again in another file, which may have the inode's number of the one before, and in a rewritten one."""
         which = status.st_dev, status.st_ino
+        self._size = status.st_size
         file.seek(self._offset - len(self._mark))
         if self._file is not None and (which != self._file or file.read(len(self._mark)) != self._mark):
             self.restarts += 1

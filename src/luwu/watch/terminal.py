@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luwu.core.progress import BlockView
-from luwu.core.units import bytes_text, rate_text
+from luwu.core.units import bytes_text, rate_text, seconds_text, share_text
 from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
+from luwu.plan.wear import DAY_SECONDS
 from luwu.watch.columns import number_of
 from luwu.watch.runs import WatchedRun
 
@@ -23,10 +24,14 @@ def lines_of(run: WatchedRun) -> Iterator[str]:
     steps = run.settings.get("run.steps")
     yield f"{run.name}: step {step:,}{f' of {steps:,}' if isinstance(steps, int) else ''}"
     yield f"  {(run.binding or 'under way') if state['live'] else state['why']}"
-    if rows:
+    if run.reading is not None:
+        yield f"  metrics.jsonl is being read: {run.reading:.0%}"
+    elif rows:
         yield f"  {_figures(rows)}"
     if state["live"]:
         yield from _live_lines(state)
+    if run.wear is not None:
+        yield from _wear_lines(run.wear)
 
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -68,6 +73,22 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
     for disk in state["disks"]:
         read, written = (_rate(disk[f"{way}_bytes_per_second"]) for way in ("read", "written"))
         yield f"  disk {disk['name']}: read {read}, written {written}, queue {disk['queue']}"
+
+
+def _wear_lines(wear: Mapping[str, Any]) -> Iterator[str]:
+    """Return a line for each folder of the store: what was written there, and what that is to its disk."""
+    for store in wear["stores"]:
+        disk = f" on disk {store['disk']}" if store["disk"] else ""
+        words = f"  store{' ' if store['folder'] else ''}{store['folder']}{disk}: "
+        words += f"{bytes_text(store['written_bytes'])} written {wear['whose']}"
+        if store["step_bytes"] is not None:
+            words += f", {bytes_text(store['step_bytes'])} a step"
+        if store["endurance_share"] is not None:
+            endurance = bytes_text(wear["endurance_bytes"])
+            words += f", {share_text(store['endurance_share'])} of the disk's rated endurance of {endurance}"
+        if store["life_days"] is not None:
+            words += f", which lasts for {seconds_text(DAY_SECONDS * store['life_days'])} of such training"
+        yield words
 
 
 def _rates(traffic: Mapping[str, float | None]) -> str:

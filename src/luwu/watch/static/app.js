@@ -1,7 +1,7 @@
 // Follows the chosen runs, each by one stream of events, and shows what they send.
 
 import { Charts } from "./charts.js";
-import { keepLog, showBlocks, showLog, showNow, showSettings, showStore, showWorkers } from "./panels.js";
+import { keepLog, showBlocks, showLog, showNow, showSettings, showStore, showWear, showWorkers } from "./panels.js";
 
 const LIST_SECONDS = 10; // between two looks for new runs
 const MOST_ROWS = 12000; // then the run is asked for anew, thinned
@@ -16,7 +16,7 @@ let chosen = []; // the first one fills the panels; all are in the charts
 function makeRun(listed, index) {
   return {
     ...listed, index, rows: null, state: { live: false, why: "not asked yet" }, settings: {}, blockNames: [], log: [],
-    binding: "", rolledBack: 0,
+    binding: "", rolledBack: 0, reading: null, wear: null,
   };
 }
 
@@ -30,6 +30,8 @@ function take(run, record) {
   run.settings = record.settings ?? run.settings;
   run.state = record.state;
   run.binding = record.binding;
+  run.reading = record.reading;
+  run.wear = record.wear;
   run.rolledBack = record.rolled_back;
   run.log = keepLog(run.log, record.log);
   if (run.rows.step.length > MOST_ROWS) follow();
@@ -64,6 +66,7 @@ function show(record) {
   showBlocks(main);
   showWorkers(main);
   showStore(main);
+  showWear(main);
   if (!record || record.anew || record.log.length) showLog(main);
   if (!record || record.settings) showSettings(here);
   if (!record || record.anew || record.rows.step.length) charts.draw(here);

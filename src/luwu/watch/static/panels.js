@@ -1,6 +1,6 @@
 // What the page says about the run beside its curves. Text of runs is set as text, never as HTML.
 
-import { UNKNOWN, byteRate, bytes, count, duration, figure, percent } from "./words.js";
+import { UNKNOWN, byteRate, bytes, count, duration, figure, percent, smallPercent } from "./words.js";
 
 const VIEWS = [
   "on disk", "being read", "in memory", "handed out", "gradient in", "being updated", "being written", "updated",
@@ -45,6 +45,16 @@ function fillRows(body, rows) {
   }));
 }
 
+function fillHead(head, names) {
+  const row = element("tr");
+  row.append(...names.map((name) => {
+    const cell = element("th", name);
+    cell.scope = "col";
+    return cell;
+  }));
+  head.replaceChildren(row);
+}
+
 function mean(values) {
   const known = values.filter((value) => value != null);
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
@@ -63,7 +73,7 @@ export function showNow(run) {
   const left = state.live && steps != null && seconds != null ? (steps - step) * seconds : null;
   const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
   byId("standing").textContent = state.live ? told : `Not live: ${state.why}.`;
-  showNotices(state);
+  showNotices(state, run.reading);
   const rolledBack = state.live ? state.rolled_back : run.rolledBack;
   fill(byId("numbers"), {
     "step": steps == null ? count(step) : `${count(step)} of ${count(steps)}`,
@@ -81,8 +91,9 @@ export function showNow(run) {
   });
 }
 
-function showNotices(state) {
+function showNotices(state, reading) {
   const notices = [];
+  if (reading != null) notices.push(["", `The steps until now are being read: ${percent(reading)}.`]);
   if (state.failure) notices.push(["bad", `The run has failed: ${state.failure}`]);
   for (const text of state.alerts ?? []) notices.push(["", text]);
   if (state.pause) notices.push(["", state.pause]);
@@ -157,6 +168,27 @@ export function showStore(run) {
   })));
 }
 
+export function showWear(run) {
+  const { wear } = run;
+  byId("wear-section").hidden = !wear;
+  if (!wear) return;
+  const rated = wear.endurance_bytes != null;
+  byId("wear-note").textContent = rated
+    ? `A disk wears by what is written to it. Its data sheet rates it for ${bytes(wear.endurance_bytes)}.`
+    : "A disk wears by what is written to it. To see the share of what it is rated for, "
+      + "start luwu train with --endurance from its data sheet, such as 600TBW.";
+  const heads = ["folder of the store", "disk", `written ${wear.whose}`, "written a step"];
+  if (rated) heads.push("used of its rated endurance", "new, it lasts for");
+  fillHead(byId("wear-head"), heads);
+  fillRows(byId("wear"), wear.stores.map((store) => ({
+    cells: [
+      store.folder || "all of it", store.disk || UNKNOWN, bytes(store.written_bytes), bytes(store.step_bytes),
+      ...(rated ? [smallPercent(store.endurance_share),
+        store.life_days == null ? UNKNOWN : `${duration(86400 * store.life_days)} of such training`] : []),
+    ],
+  })));
+}
+
 // One run: all of its settings. Several: those that differ.
 export function showSettings(runs) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))].sort();
@@ -167,13 +199,7 @@ export function showSettings(runs) {
   byId("settings-summary").textContent = runs.length > 1
     ? `${shown.length} of ${names.length} settings differ` : `All ${names.length} settings of the run`;
   byId("settings-fold").open ||= runs.length > 1;
-  const head = element("tr");
-  head.append(...["setting", ...runs.map((run) => run.name)].map((text) => {
-    const cell = element("th", text);
-    cell.scope = "col";
-    return cell;
-  }));
-  byId("settings-head").replaceChildren(head);
+  fillHead(byId("settings-head"), ["setting", ...runs.map((run) => run.name)]);
   fillRows(byId("settings"), shown.map((name) => ({
     cells: [name, ...runs.map((run) => String(run.settings[name] ?? UNKNOWN))],
   })));
