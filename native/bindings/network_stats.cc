@@ -24,6 +24,7 @@ void add_socket_stats(nb::dict& result, const fabric::UdpStats& stats) {
     socket["dropped_full"] = stats.dropped_full;
     socket["dropped_refused"] = stats.dropped_refused;
     socket["dropped_cut"] = stats.dropped_cut;
+    socket["dropped_unread"] = stats.dropped_unread;
     socket["receive_errors"] = stats.receive_errors;
     result["socket"] = socket;
 }

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 from tests.integration.network import KEY, make_authority, make_certificate
 from tests.integration.test_network import equal, luwu_command
 from tests.integration.udp import (
+    CREDENTIALS,
     QUICK,
     SwitchProcess,
     in_threads,
@@ -36,8 +37,10 @@ import luwu
 from harness.network.namespaces import wait_until
 from harness.small_models import Block, Tiny, loss_of
 from harness.stored import contents
+from luwu.control import control_pb2 as pb
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
+from luwu.control.status import ask_status
 from luwu.control.timeouts import Timeouts
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.server.network import NetworkServer
@@ -69,6 +72,31 @@ def test_the_same_bits_as_on_one_host_where_fixed_point_is_exact(tmp_path: Path,
 
 def test_the_same_bits_as_on_one_host_as_floats(tmp_path: Path) -> None:
     assert equal(train_locally(tmp_path / "local", 4, 3), train_over_udp(tmp_path / "udp", 4, 3, *ONE, form="float32"))
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_workers_and_switches_tell_the_server_what_their_links_carry(tmp_path: Path, transport: str) -> None:
+    udp = transport == "udp"
+    telling = QUICK.model_copy(update={"progress_seconds": 0.01})
+    with udp_server(tmp_path / "store", 1, transport=transport, switches=int(udp)) as server, ExitStack() as switches:
+        if udp:
+            switches.enter_context(udp_switch(server.url, "a", telling))
+        with remote(server.url, 1)(0) as session:
+            worker = NumpyWorker(session, small_manifest())
+            assert worker.step()
+            link = session.link_counts()
+            assert link is not None and link.transport == transport
+            # A step of this worker pulls all parameters, and pushes all gradients; over UDP with heads.
+            assert link.received_bytes >= session.endpoint.stats()["bytes_pulled"] > 0 or udp
+            assert min(link.received_bytes, link.sent_bytes) > 0 and (link.packets_sent > 0) == udp
+            session.send_progress(pb.ProgressRequest(link=link))
+
+            def told() -> bool:
+                reply = ask_status(server.url, CREDENTIALS, QUICK)
+                found = [each.link.sent_bytes > 0 and each.link.packets_sent > 0 for each in reply.switches]
+                return reply.present[0].progress.link == link and found == [True] * int(udp)
+
+            wait_until(told, "worker and switch to tell the server")
 
 
 @pytest.mark.parametrize(("form", "bits"), [("int32", 32), ("int16", 16)])

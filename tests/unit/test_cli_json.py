@@ -196,6 +196,16 @@ CASES = [
             since_commit_seconds=8.0,
             present=[pb.WorkerStatus(rank=1, behind_seconds=90.0)],
             machines=[pb.MachineStatus(host="host2", peer="10.0.0.2", waits=5)],
+            switches=[
+                pb.SwitchStatus(
+                    name="switch a",
+                    address="10.0.0.4:7071",
+                    parent="top",
+                    link=pb.LinkCounts(
+                        transport="udp", received_bytes=7000, sent_bytes=80, packets_again=3, packets_dropped=1
+                    ),
+                )
+            ],
         ),
         {
             "step": (1200, "step 1,200"),
@@ -208,6 +218,11 @@ CASES = [
             "present.0.rank": (1, "worker 1"),
             "present.0.behind_seconds": (90.0, "no progress for 90 s"),
             "present.0.progress": (None, "told nothing yet"),
+            "switches.0.name": ("switch a", "switch a at 10.0.0.4:7071, below switch top: "),
+            "switches.0.link.received_bytes": (7000, "received 7 kB"),
+            "switches.0.link.sent_bytes": (80, "sent 80 B"),
+            "switches.0.link.packets_again": (3, "3 packets sent again"),
+            "switches.0.link.packets_dropped": (1, "1 dropped"),
             "machines.0.host": ("host2", "machine host2"),
             "machines.0.peer": ("10.0.0.2", "(10.0.0.2)"),
             "machines.0.waits": (5, "5 workers in the place of lost ones"),

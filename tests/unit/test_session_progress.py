@@ -27,9 +27,13 @@ class Worker:
     def __init__(self) -> None:
         self.activity: Activity | None = Activity(WorkerPhase.FORWARD, "h.1", 4, 0)
         self.attempts = 7
+        self.link: pb.LinkCounts | None = None
         self.sent: list[pb.ProgressRequest] = []  # without its memory
         self.memory: list[int] = []
         self.teller = ProgressTeller(lambda: self.activity, self, TIMES)
+
+    def link_counts(self) -> pb.LinkCounts | None:
+        return self.link
 
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         self.memory.append(progress.memory_bytes)
@@ -50,9 +54,9 @@ def test_what_changes_is_told_at_once_and_without_a_place(worker: Worker) -> Non
     worker.activity = Activity(WorkerPhase.BACKWARD, "h.0", 5, 1)
     worker.teller.tell(100.1)
     assert worker.sent[1] == pb.ProgressRequest(attempts=7, phase=pb.BACKWARD, block="h.0", acquired=5, pushed=1)
-    worker.attempts = 8
+    worker.attempts, worker.link = 8, pb.LinkCounts(transport="tcp", received_bytes=5)
     worker.teller.tell(100.2)
-    assert worker.sent[2].attempts == 8
+    assert worker.sent[2].attempts == 8 and worker.sent[2].link == worker.link
     assert all(memory > 1 << 20 for memory in worker.memory)
 
 

@@ -41,7 +41,10 @@ def server(tmp_path: Path) -> Iterator[NetworkServer]:
 
 
 def report(rank: int, attempts: int = 3, phase: str = "BACKWARD", pushed: int = 1, place: str = "") -> pb.WorkerStatus:
-    told = pb.ProgressRequest(attempts=attempts, phase=phase, block="h.1", acquired=4, pushed=pushed, place=place)
+    link = pb.LinkCounts(transport="udp", at_seconds=9, received_bytes=7000, sent_bytes=80, packets_again=3)
+    told = pb.ProgressRequest(
+        attempts=attempts, phase=phase, block="h.1", acquired=4, pushed=pushed, place=place, link=link
+    )
     return pb.WorkerStatus(rank=rank, progress=told, heard_seconds=2.4)
 
 
@@ -141,9 +144,10 @@ def test_the_status_as_text() -> None:
         "last on the disk: step 1,193, 38 s ago",
         str(RoomWait("/data", 0, 0.0)),
         "waits for worker 2 to begin",
-        "worker 0: at the end of the step, 1 block pushed in this step (2 s ago)",
+        "worker 0: at the end of the step, 1 block pushed in this step (2 s ago); received 7 kB, sent 80 B, 3 packets "
+        "sent again, 0 dropped",
         "worker 1 (10.0.0.3:4000): in backward of block h.1, 1 block pushed in this step; its program is at "
-        "train.py line 7, in load (2 s ago)",
+        "train.py line 7, in load (2 s ago); received 7 kB, sent 80 B, 3 packets sent again, 0 dropped",
         "step 1,201 waits for worker 1, which has made no progress for 12 s",
     ]
     assert list(lines_of(pb.StatusReply(workers=3, failure="worker 1 ended"))) == [
@@ -165,6 +169,7 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
     assert found == record_of(reply)
     assert found["step"] == 2 and found["present"][0]["progress"]["phase"] == "backward"
     assert found["present"][1]["progress"] is None
+    assert found["present"][0]["progress"]["link"]["packets_again"] == 3
     reply.failure = "worker 1 ended"
     assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 1
 

@@ -46,6 +46,7 @@ struct UdpStats {
     std::uint64_t dropped_full = 0;        // datagrams: the send buffer stayed full
     std::uint64_t dropped_refused = 0;     // datagrams: the kernel would not send them
     std::uint64_t dropped_cut = 0;         // messages received that were longer than a buffer
+    std::uint64_t dropped_unread = 0;      // datagrams that found the kernel's receive buffer full
     std::uint64_t receive_errors = 0;      // reported by the network, such as an unreachable port
     std::uint64_t segmenting_refused = 0;  // runs that had to be sent one by one after all
     int last_refusal = 0;                  // errno of the last dropped_refused

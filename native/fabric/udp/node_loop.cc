@@ -39,7 +39,9 @@ std::exception_ptr NodeLoop::failure() {
 
 UdpStats NodeLoop::stats() {
     const std::lock_guard hold(lock_);
-    return stats_;
+    UdpStats stats = stats_;
+    stats.dropped_unread = socket_.kernel_drops();
+    return stats;
 }
 
 void NodeLoop::wake() const {

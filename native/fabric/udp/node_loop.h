@@ -47,7 +47,6 @@ class NodeLoop {
     [[nodiscard]] const Address& bound() const { return socket_.bound(); }
     [[nodiscard]] std::exception_ptr failure();  // null: none
     [[nodiscard]] UdpStats stats();
-    [[nodiscard]] std::uint64_t kernel_drops() const { return socket_.kernel_drops(); }
 
   private:
     class Waker {

@@ -60,7 +60,17 @@ def record_of(reply: pb.StatusReply) -> dict[str, Any]:
         **facts_of(reply),
         "unwritten": reply.unwritten,
         "present": [_worker_record(worker) for worker in reply.present],
+        "switches": [
+            {"name": each.name, "address": each.address, "parent": each.parent, "link": _link_record(each)}
+            for each in reply.switches
+        ],
     }
+
+
+def _link_record(told: pb.SwitchStatus | pb.ProgressRequest) -> dict[str, Any] | None:
+    from luwu.control.link_counts import facts_of_link
+
+    return facts_of_link(told.link) if told.HasField("link") else None
 
 
 def _worker_record(worker: pb.WorkerStatus) -> dict[str, Any]:
@@ -76,6 +86,7 @@ def _worker_record(worker: pb.WorkerStatus) -> dict[str, Any]:
         "place": told.place,
         "memory_bytes": told.memory_bytes,
         "heard_seconds": worker.heard_seconds,
+        "link": _link_record(told),
     }
     return {
         "rank": worker.rank,
@@ -101,6 +112,10 @@ def lines_of(reply: pb.StatusReply) -> Iterator[str]:
         yield f"waits for {', '.join(f'worker {rank}' for rank in reply.missing)} to begin"
     for worker in reply.present:
         yield _line_of(worker)
+    for switch in reply.switches:
+        parent = f", below switch {switch.parent}" if switch.parent else ""
+        link = f": {_link_words(switch.link)}" if switch.HasField("link") else ""
+        yield f"{switch.name} at {switch.address}{parent}{link}"
     for machine in reply.machines:
         yield machine_text(machine.host, machine.peer, machine.ranks, machine.waits)
     behind = [worker for worker in reply.present if worker.behind_seconds >= TIMEOUTS.slow_worker_seconds]
@@ -121,4 +136,14 @@ def _line_of(worker: pb.WorkerStatus) -> str:
     activity = activity_of(told)
     place = f"; its program is at {told.place}" if told.place else ""
     blocks = counted(told.pushed, "block")
-    return f"{name}: {activity}, {blocks} pushed in this step{place} ({worker.heard_seconds:.0f} s ago)"
+    words = f"{name}: {activity}, {blocks} pushed in this step{place} ({worker.heard_seconds:.0f} s ago)"
+    return f"{words}; {_link_words(told.link)}" if told.HasField("link") else words
+
+
+def _link_words(link: pb.LinkCounts) -> str:
+    from luwu.core.units import bytes_text
+
+    words = f"received {bytes_text(link.received_bytes)}, sent {bytes_text(link.sent_bytes)}"
+    if link.transport != "udp":
+        return words
+    return f"{words}, {link.packets_again:,} packets sent again, {link.packets_dropped:,} dropped"

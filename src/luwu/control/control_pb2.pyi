@@ -436,7 +436,7 @@ class ReportRequest(_message.Message):
     def __init__(self, report: _Optional[str] = ...) -> None: ...
 
 class ProgressRequest(_message.Message):
-    __slots__ = ("attempts", "phase", "block", "acquired", "pushed", "place", "memory_bytes")
+    __slots__ = ("attempts", "phase", "block", "acquired", "pushed", "place", "memory_bytes", "link")
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -444,6 +444,7 @@ class ProgressRequest(_message.Message):
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     attempts: int
     phase: WorkerPhase
     block: str
@@ -451,7 +452,26 @@ class ProgressRequest(_message.Message):
     pushed: int
     place: str
     memory_bytes: int
-    def __init__(self, attempts: _Optional[int] = ..., phase: _Optional[_Union[WorkerPhase, str]] = ..., block: _Optional[str] = ..., acquired: _Optional[int] = ..., pushed: _Optional[int] = ..., place: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    link: LinkCounts
+    def __init__(self, attempts: _Optional[int] = ..., phase: _Optional[_Union[WorkerPhase, str]] = ..., block: _Optional[str] = ..., acquired: _Optional[int] = ..., pushed: _Optional[int] = ..., place: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., link: _Optional[_Union[LinkCounts, _Mapping]] = ...) -> None: ...
+
+class LinkCounts(_message.Message):
+    __slots__ = ("transport", "at_seconds", "received_bytes", "sent_bytes", "packets_sent", "packets_again", "packets_dropped")
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    AT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_SENT_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    transport: str
+    at_seconds: float
+    received_bytes: int
+    sent_bytes: int
+    packets_sent: int
+    packets_again: int
+    packets_dropped: int
+    def __init__(self, transport: _Optional[str] = ..., at_seconds: _Optional[float] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., packets_sent: _Optional[int] = ..., packets_again: _Optional[int] = ..., packets_dropped: _Optional[int] = ...) -> None: ...
 
 class DivideRequest(_message.Message):
     __slots__ = ("attempt", "rows", "seconds")
@@ -581,14 +601,16 @@ class MachineStatus(_message.Message):
     def __init__(self, host: _Optional[str] = ..., peer: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., waits: _Optional[int] = ...) -> None: ...
 
 class SwitchStatus(_message.Message):
-    __slots__ = ("name", "address", "parent")
+    __slots__ = ("name", "address", "parent", "link")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     parent: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., parent: _Optional[str] = ...) -> None: ...
+    link: LinkCounts
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., parent: _Optional[str] = ..., link: _Optional[_Union[LinkCounts, _Mapping]] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("rank", "peer", "progress", "heard_seconds", "behind_seconds")

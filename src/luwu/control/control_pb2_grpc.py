@@ -257,7 +257,8 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Progress(self, request, context):
-        """A worker tells the first of its servers what it does, every `progress_seconds`. A server may leave it unimplemented.
+        """A worker tells the first of its servers what it does, and a switch its counts, every `progress_seconds`. A server
+        may leave it unimplemented.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

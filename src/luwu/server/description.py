@@ -55,7 +55,7 @@ def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.Worker
     status = pb.WorkerStatus(rank=rank, peer=run.peer_of(rank), behind_seconds=behind_seconds)
     told = run.progress.last(rank)
     if told is not None:
-        (attempts, activity, place, memory), status.heard_seconds = told
+        (attempts, activity, place, memory, link), status.heard_seconds = told
         status.progress.CopyFrom(
             pb.ProgressRequest(
                 attempts=attempts,
@@ -65,6 +65,7 @@ def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.Worker
                 pushed=activity.pushed,
                 place=place,
                 memory_bytes=memory,
+                link=link,
             )
         )
     return status

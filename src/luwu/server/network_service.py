@@ -207,13 +207,21 @@ class NetworkService(ControlService[Any]):
         squares = request.squares if request.HasField("squares") else None
         return _ended(self.worker_of(caller).run.decide(request.commits, squares, caller.is_active))
 
+    def Progress(self, request: pb.ProgressRequest, caller: Any) -> pb.Empty:  # noqa: N802
+        """Note what a worker does, or the counts of a switch."""
+        participant = self._participant(caller)
+        if not isinstance(participant, SwitchMember):
+            return super().Progress(request, caller)
+        participant.link = request.link if request.HasField("link") else None
+        return pb.Empty()
+
     def Status(self, request: pb.StatusRequest, caller: Any) -> pb.StatusReply:  # noqa: N802
         """Describe the run to whoever has the key."""
         proof = self._let_in(request, STATUS_REQUEST, caller)
         reply = describe(self._runs.run, request.look)
         for switch in self._runs.present_switches():
             address = str(HostPort(switch.address, switch.port))
-            reply.switches.add(name=switch.name, address=address, parent=switch.parent)
+            reply.switches.add(name=switch.name, address=address, parent=switch.parent, link=switch.link)
         for machine in self._launchers.machines():
             reply.machines.add(host=machine.host, peer=machine.peer, ranks=machine.ranks, waits=machine.waits)
         reply.proof = proof

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.words import counted
@@ -24,12 +25,14 @@ class Report(NamedTuple):
         activity: its work at that moment.
         place: place in its program; empty where it makes progress.
         memory: bytes of its process that are in memory; 0: unknown.
+        link: counts of its links; None: unknown.
     """
 
     attempts: int
     activity: Activity
     place: str = ""
     memory: int = 0
+    link: pb.LinkCounts | None = None
 
 
 class Laggard(NamedTuple):

@@ -196,7 +196,8 @@ class ControlService(ABC, Generic[CallerT]):
         if request.phase not in pb.WorkerPhase.values():
             raise ConfigError(f"phase: expected one of {', '.join(pb.WorkerPhase.keys())}, found {request.phase}")
         activity = Activity(WorkerPhase(request.phase), on_one_line(request.block), request.acquired, request.pushed)
-        report = Report(request.attempts, activity, on_one_line(request.place), request.memory_bytes)
+        link = request.link if request.HasField("link") else None
+        report = Report(request.attempts, activity, on_one_line(request.place), request.memory_bytes, link)
         worker.run.progress.hear(worker.rank, report)
         return pb.Empty()
 

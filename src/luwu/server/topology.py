@@ -34,13 +34,14 @@ NOWHERE = PacketOrigin()
 
 @dataclass(eq=False, kw_only=True)
 class SwitchMember(Participant):
-    """A switch that has joined; it stays from run to run."""
+    """A switch that has joined; it stays from run to run. ``link``: counts that it has told; None: none yet."""
 
     address: str
     port: int
     fan_in: int
     payload_bytes: int
     parent: str
+    link: pb.LinkCounts | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import SOCKET_NAME
+from luwu.control.link_counts import link_counts
 from luwu.control.local_client import LocalClient
 from luwu.control.waiting import saying
 from luwu.core import native
@@ -96,6 +98,11 @@ class LocalSession(Session):
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._control.post("TraceRecords", request)
+
+    def link_counts(self) -> pb.LinkCounts | None:
+        """Return what this worker has exchanged with its server over shared memory; None: nothing is attached."""
+        at = time.monotonic()
+        return None if self._endpoint is None else link_counts(self._endpoint.stats(), "shm", at)
 
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send what this worker does."""

@@ -36,6 +36,10 @@ class Sender(Protocol):
         """Attempts that have ended."""
         ...
 
+    def link_counts(self) -> pb.LinkCounts | None:
+        """Return what this worker's links have carried; None: there are none yet."""
+        ...
+
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send a message and wait for nothing; raises LuwuError once the session has ended."""
         ...
@@ -99,6 +103,7 @@ class ProgressTeller:
                 pushed=activity.pushed,
                 place=_as_text(place),
                 memory_bytes=_resident_bytes(),
+                link=sender.link_counts(),
             )
         )
         return True

@@ -16,6 +16,7 @@ import grpc
 from luwu.control import control_pb2 as pb
 from luwu.control.address import parse_urls
 from luwu.control.credentials import Credentials, TlsFiles, find_credentials
+from luwu.control.link_counts import link_counts
 from luwu.control.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.waiting import saying
@@ -230,6 +231,11 @@ class RemoteSession(Session):
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._servers[0].control.call("TraceRecords", request)
+
+    def link_counts(self) -> pb.LinkCounts | None:
+        """Return what this worker has exchanged with its servers over the network; None: nothing is attached."""
+        at, link = time.monotonic(), self._link
+        return None if link is None else link_counts(link.stats(), self._transport, at)
 
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send what this worker does to the first server."""

@@ -311,6 +311,10 @@ class Session(OfThisProcess, ABC):
         """Send records of a trace to the first server."""
 
     @abstractmethod
+    def link_counts(self) -> pb.LinkCounts | None:
+        """Return what this worker's links have carried; None: there are none yet. Another thread may call it."""
+
+    @abstractmethod
     def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send a message and wait for nothing; raises LuwuError once the session has ended."""
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from luwu.control import control_pb2 as pb
@@ -15,6 +19,7 @@ from luwu.control.credentials import Credentials, switch_request
 from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make_grpc
 from luwu.control.exposition import Exposition, Table
 from luwu.control.figures import SWITCH
+from luwu.control.link_counts import link_counts
 from luwu.control.rpc import SERVICE
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up, make_wiring
@@ -33,6 +38,28 @@ log = logging.getLogger(__name__)
 
 class SwitchFailedError(Exception):
     """Raised when the switch cannot go on because of its own failure, not its server's."""
+
+
+class _CountTeller:
+    """Tells the server what this switch's links have carried. A server of an older version is told once."""
+
+    def __init__(self, control: ControlClient, timeouts: Timeouts) -> None:
+        self._control = control
+        self._timeouts = timeouts
+        self._call: grpc.Future | None = None
+        self._told_at = 0.0
+
+    def tell(self, stats: Mapping[str, Any], now: float) -> None:
+        """Tell it, every ``progress_seconds``, and wait for nothing; ``now``: time of the monotonic clock."""
+        if self._call is not None:
+            if not self._call.done() or self._call.exception() is not None:
+                return
+            if now - self._told_at < self._timeouts.progress_seconds:
+                return
+        self._told_at = now
+        link = link_counts(stats, "udp", now)
+        with suppress(LuwuError):  # the session has ended, which its thread sees
+            self._call = self._control.start("Progress", pb.ProgressRequest(link=link))
 
 
 class SwitchService:
@@ -194,10 +221,12 @@ class SwitchService:
             control.join(switch_request(request), join)
             log.info("joined server=%s as=%s at=%s port=%d", control.url, self._settings.name, own, self.port)
             self._set_health(True)
+            teller = _CountTeller(control, self._timeouts)
             while not self._ended.wait(self._timeouts.look_seconds):
                 self._failure = self._failure or self._native.failure()
                 if self._failure:
                     raise SwitchFailedError(f"the switch cannot go on: {self._failure}; start it again")
+                teller.tell(self.stats(), time.monotonic())
             if not self._closing.is_set():
                 raise control.error() or ServerError("the session ended")
         finally:
