@@ -273,8 +273,8 @@ def test_the_terminal_says_what_the_page_says(tmp_path: Path, monkeypatch: pytes
     text = text_of([run])
     for words in (
         "step 5 of 9", "loss 2", "last on the disk: step 4, 3 s ago", "waits for worker 1", "blocks  .r-o+uw#",
-        "worker 0: in backward of block h.1, at train.py line 7, in load, 2 blocks pushed", "others wait since 90 s",
-        "worker 1: has told nothing yet", "w writing",
+        "worker 0: in backward of block h.1, at train.py line 7, in load, 2 blocks pushed",
+        "others have waited for 90 s", "worker 1: has told nothing yet", "w writing",
     ):  # fmt: skip
         assert words in text, text
     ended = watched(tmp_path, monkeypatch, ConfigError(""))

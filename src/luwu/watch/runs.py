@@ -20,6 +20,7 @@ from luwu.observe.binding import binding_sentence
 from luwu.watch.columns import Columns
 from luwu.watch.disks import identify_disk, look_at_disks
 from luwu.watch.folder import WatchedFolder
+from luwu.watch.links import Link, links_told, next_links
 from luwu.watch.state import Sample, run_record
 from luwu.watch.wear import WRITTEN, StoreFolder, endurance_of, wear_record, writes_between, writes_of_rows
 
@@ -64,6 +65,7 @@ class WatchedRun:
         self._lock = threading.Lock()
         self._block_names: tuple[str, ...] = ()
         self._asked = False
+        self._links: dict[str, Link] = {}  # also of an answer before one that did not come
         self._sample: Sample | None = None
         self._first: Sample | None = None  # since which the server's counts have grown
         self._wear: dict[str, Any] | None = None
@@ -177,7 +179,9 @@ class WatchedRun:
             return {"live": False, "why": "not under way" if ended else str(error)}, (), now
         except OSError as error:  # of job.json
             return {"live": False, "why": _unreadable(error)}, (), now
-        now = replace(now, figures=dict(reply.figures))
+        links = next_links(self._links, links_told(reply))
+        self._links = links
+        now = replace(now, figures=dict(reply.figures), links=links)
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
         alerts = [] if folder is None else list(folder.alerts.standing.values())
         return run_record(reply, self._sample, now, shares) | {"alerts": alerts}, tuple(reply.block_names), now

@@ -10,6 +10,8 @@ from luwu.control.status import activity_of, facts_of
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core.progress import WorkerPhase
 from luwu.watch.disks import DiskCounts
+from luwu.watch.links import Link, link_records
+from luwu.watch.rates import rate
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
@@ -33,18 +35,13 @@ class Sample:
         at: time in seconds.
         figures: a server's figures by name.
         disks: counts of the disks by name.
+        links: links of workers and switches by name.
     """
 
     at: float
     figures: Mapping[str, float] = field(default_factory=dict)
     disks: Mapping[str, DiskCounts] = field(default_factory=dict)
-
-
-def rate(before: float | None, now: float | None, seconds: float) -> float | None:
-    """Return the growth of a count a second; None where it is unknown, or began again."""
-    if before is None or now is None or now < before or seconds <= 0:
-        return None
-    return (now - before) / seconds
+    links: Mapping[str, Link] = field(default_factory=dict)
 
 
 def traffic(before: Sample | None, now: Sample) -> dict[str, float | None]:
@@ -124,6 +121,7 @@ def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares
         "traffic": traffic(before, now),
         "sent_again": sent_again(before, now),
         "switches": [{"name": each.name, "address": each.address, "parent": each.parent} for each in reply.switches],
+        "links": link_records(now.links),
         "disks": disk_records(before, now),
         "server_memory_bytes": now.figures.get("luwu_server_memory_bytes"),
     }

@@ -14,6 +14,9 @@ from luwu.plan.wear import DAY_SECONDS
 from luwu.watch.columns import number_of
 from luwu.watch.runs import WatchedRun
 
+TRANSPORTS = {"shm": "shared memory", "tcp": "TCP", "udp": "UDP"}
+"""Transports in words."""
+
 _SIGNS: dict[int, str] = dict(zip(BlockView, ".r-o+uw#", strict=True))
 
 
@@ -61,10 +64,12 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"  blocks  {''.join(_SIGNS.get(view, '?') for view in state['blocks'])}"
     for worker in state["present"]:
         memory = f", {bytes_text(worker['memory_bytes'])}" if worker["memory_bytes"] else ""
-        late = f"; the others wait since {worker['behind_seconds']:.0f} s" if worker["late"] else ""
+        late = f"; the others have waited for {worker['behind_seconds']:.0f} s" if worker["late"] else ""
         pushed = "" if worker["pushed"] is None else f", {counted(worker['pushed'], 'block')} pushed"
         yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
     yield f"  {_rates(state['traffic'])}"
+    for link in state["links"]:
+        yield f"  link of {link['name']}: {_link_words(link)}"
     for machine in state["machines"]:
         yield f"  {machine_text(machine['host'], machine['peer'], machine['ranks'], machine['waits'])}"
     for switch in state["switches"]:
@@ -89,6 +94,15 @@ def _wear_lines(wear: Mapping[str, Any]) -> Iterator[str]:
         if store["life_days"] is not None:
             words += f", which lasts for {seconds_text(DAY_SECONDS * store['life_days'])} of such training"
         yield words
+
+
+def _link_words(link: Mapping[str, Any]) -> str:
+    received, sent = (_rate(link[f"{way}_bytes_per_second"]) for way in ("received", "sent"))
+    words = f"{TRANSPORTS.get(link['transport'], link['transport'])}, received {received}, sent {sent}"
+    if link["transport"] != "udp":
+        return words
+    share = "" if link["again_share"] is None else f" ({link['again_share']:.2%} now)"
+    return f"{words}, {link['packets_again']:,} packets sent again{share}, {link['packets_dropped']:,} dropped"
 
 
 def _rates(traffic: Mapping[str, float | None]) -> str:

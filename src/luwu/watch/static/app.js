@@ -1,7 +1,9 @@
 // Follows the chosen runs, each by one stream of events, and shows what they send.
 
 import { Charts } from "./charts.js";
-import { keepLog, showBlocks, showLog, showNow, showSettings, showStore, showWear, showWorkers } from "./panels.js";
+import {
+  keepLog, showBlocks, showLinks, showLog, showNow, showSettings, showStore, showWear, showWorkers,
+} from "./panels.js";
 
 const LIST_SECONDS = 10; // between two looks for new runs
 const MOST_ROWS = 12000; // then the run is asked for anew, thinned
@@ -65,6 +67,7 @@ function show(record) {
   showNow(main);
   showBlocks(main);
   showWorkers(main);
+  showLinks(main);
   showStore(main);
   showWear(main);
   if (!record || record.anew || record.log.length) showLog(main);

@@ -11,18 +11,20 @@ export const CURVES = [
   { id: "lr", title: "Learning rate", unit: "", column: "lr", show: figure },
   { id: "speed", title: "Tokens a second", unit: "all workers", column: "tokens_per_second", show: count },
   { id: "seconds", title: "Seconds a step", unit: "", column: "seconds", show: figure },
-  { id: "hidden", title: "Communication hidden", unit: "share that no worker waits for", column: "hidden", show: percent },
+  { id: "hidden", title: "Communication hidden", unit: "share that no worker waits for", column: "hidden", show: percent,
+    range: [0, 1] },
 ];
 
 function color(index) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--series-${index % 6}`).trim();
 }
 
-function axes() {
+function axes(curve) {
   const style = getComputedStyle(document.documentElement);
   const [text, line] = [style.getPropertyValue("--quiet").trim(), style.getPropertyValue("--line").trim()];
   const look = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-  return [look, { ...look, size: 64, values: (_, ticks) => ticks.map((tick) => String(Number(tick.toPrecision(6)))) }];
+  const word = (tick) => (curve.range ? curve.show(tick) : String(Number(tick.toPrecision(6))));
+  return [look, { ...look, size: 64, values: (_, ticks) => ticks.map(word) }];
 }
 
 // The rows of committed steps that know a column, as [steps, values].
@@ -93,7 +95,8 @@ class Curve {
 
   options(lines) {
     return {
-      width: this.width(), height: HEIGHT, legend: { show: false }, axes: axes(), scales: { x: { time: false } },
+      width: this.width(), height: HEIGHT, legend: { show: false }, axes: axes(this.curve),
+      scales: { x: { time: false }, y: this.curve.range ? { range: this.curve.range } : {} },
       cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
       series: [
         {},

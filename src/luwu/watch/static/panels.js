@@ -5,6 +5,7 @@ import { UNKNOWN, byteRate, bytes, count, duration, figure, percent, smallPercen
 const VIEWS = [
   "on disk", "being read", "in memory", "handed out", "gradient in", "being updated", "being written", "updated",
 ];
+const TRANSPORTS = { shm: "shared memory", tcp: "TCP", udp: "UDP" };
 const LEVELS = ["debug", "info", "warning", "error"];
 const MOST_LOG_LINES = 1000;
 const RECENT = 20;
@@ -33,11 +34,21 @@ function fill(list, values) {
   });
 }
 
+// Roles of tables are written out: on a phone their style is no table's, and they would lose them.
+const ROLES = { table: "table", "thead, tbody": "rowgroup", "thead tr": "row", "thead th": "columnheader" };
+for (const [parts, role] of Object.entries(ROLES)) {
+  for (const part of document.querySelectorAll(parts)) part.setAttribute("role", role);
+}
+
 function fillRows(body, rows) {
+  const heads = [...body.parentElement.tHead.querySelectorAll("th")].map((head) => head.textContent);
   body.replaceChildren(...rows.map(({ cells, className }) => {
     const row = element("tr", null, className);
+    row.setAttribute("role", "row");
     row.append(...cells.map((cell, index) => {
       const made = element(index ? "td" : "th", cell);
+      made.setAttribute("role", index ? "cell" : "rowheader");
+      made.dataset.head = heads[index] ?? "";
       if (!index) made.scope = "row";
       return made;
     }));
@@ -47,8 +58,10 @@ function fillRows(body, rows) {
 
 function fillHead(head, names) {
   const row = element("tr");
+  row.setAttribute("role", "row");
   row.append(...names.map((name) => {
     const cell = element("th", name);
+    cell.setAttribute("role", "columnheader");
     cell.scope = "col";
     return cell;
   }));
@@ -72,7 +85,8 @@ export function showNow(run) {
   const seconds = mean(rows.seconds.slice(-RECENT));
   const left = state.live && steps != null && seconds != null ? (steps - step) * seconds : null;
   const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
-  byId("standing").textContent = state.live ? told : `Not live: ${state.why}.`;
+  const ended = state.why === "not under way" ? "The run is not under way." : `Not live: ${state.why}.`;
+  byId("standing").textContent = state.live ? told : ended;
   showNotices(state, run.reading);
   const rolledBack = state.live ? state.rolled_back : run.rolledBack;
   fill(byId("numbers"), {
@@ -99,7 +113,7 @@ function showNotices(state, reading) {
   if (state.pause) notices.push(["", state.pause]);
   if (state.missing?.length) notices.push(["", `Waits for ${state.missing.map((rank) => `worker ${rank}`).join(", ")}.`]);
   for (const worker of state.present ?? []) {
-    if (worker.late) notices.push(["", `The others wait for worker ${worker.rank} since ${duration(worker.behind_seconds)}.`]);
+    if (worker.late) notices.push(["", `The others have waited for worker ${worker.rank} for ${duration(worker.behind_seconds)}.`]);
   }
   byId("notices").replaceChildren(...notices.map(([kind, text]) => element("li", text, kind)));
 }
@@ -142,6 +156,25 @@ export function showWorkers(run) {
   })));
 }
 
+// Over UDP, a count of packets with what goes on now; other transports have no packets of ours.
+function packets(link, all, now) {
+  if (link.transport !== "udp") return UNKNOWN;
+  return now ? `${count(all)} in all, ${now} now` : `${count(all)} in all`;
+}
+
+export function showLinks(run) {
+  const links = run.state.live ? run.state.links : [];
+  byId("links-section").hidden = !links.length;
+  fillRows(byId("links"), links.map((link) => ({
+    cells: [
+      link.name, TRANSPORTS[link.transport] ?? link.transport,
+      byteRate(link.received_bytes_per_second), byteRate(link.sent_bytes_per_second),
+      packets(link, link.packets_again, link.again_share == null ? "" : `${figure(100 * link.again_share, 2)} %`),
+      packets(link, link.packets_dropped, link.dropped_per_second ? `${figure(link.dropped_per_second, 2)} a second` : ""),
+    ],
+  })));
+}
+
 export function showStore(run) {
   const { state } = run;
   byId("store-section").hidden = !state.live;
@@ -178,7 +211,7 @@ export function showWear(run) {
     : "A disk wears by what is written to it. To see the share of what it is rated for, "
       + "start luwu train with --endurance from its data sheet, such as 600TBW.";
   const heads = ["folder of the store", "disk", `written ${wear.whose}`, "written a step"];
-  if (rated) heads.push("used of its rated endurance", "new, it lasts for");
+  if (rated) heads.push("used of its rated endurance", "a new disk lasts for");
   fillHead(byId("wear-head"), heads);
   fillRows(byId("wear"), wear.stores.map((store) => ({
     cells: [
@@ -195,6 +228,7 @@ export function showSettings(runs) {
   const shown = runs.length > 1
     ? names.filter((name) => new Set(runs.map((run) => run.settings[name])).size > 1)
     : names;
+  byId("settings-section").hidden = !names.length;
   byId("settings-title").textContent = runs.length > 1 ? "Settings that differ" : "Settings";
   byId("settings-summary").textContent = runs.length > 1
     ? `${shown.length} of ${names.length} settings differ` : `All ${names.length} settings of the run`;
