@@ -102,6 +102,23 @@ TEST_CASE("a call from another thread wakes the loop") {
     CHECK(loop.failure() == nullptr);
 }
 
+TEST_CASE("datagrams that the kernel had no room for are counted") {
+    TestNode node;
+    UdpSettings settings;
+    settings.segment_on_send = false;  // the kernel counts a lost run as one
+    settings.kernel_receive_bytes = 64 << 10;
+    NodeLoop loop(UdpSocket(loopback(), settings), node);
+    CHECK(loop.stats().dropped_unread == 0);
+    loop.call([&] {  // meanwhile the loop reads one batch at most
+        UdpSocket sender(loopback(), settings);
+        UdpOutbox outbox(sender);
+        const Bytes body = pattern(1408, 0);
+        for (int i = 0; i < 5000; ++i) outbox.send(loop.bound(), {}, body);
+        outbox.flush();
+    });
+    CHECK(loop.stats().dropped_unread > 0);
+}
+
 TEST_CASE("calls are not kept waiting by a busy loop") {
     TestNode node;
     std::promise<void> running;

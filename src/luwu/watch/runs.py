@@ -31,6 +31,9 @@ LOOK_SECONDS = 1.0
 """Time between two looks at a run that somebody watches."""
 
 
+_PAUSE_SECONDS = 0.005
+"""Pause between two pieces of a file: a lock is not fair, and whoever waits for it would not get it otherwise."""
+
 _NO_ROWS = Columns()
 
 
@@ -105,6 +108,7 @@ class WatchedRun:
             until = now + LOOK_SECONDS if until is None else until
             if now >= until:
                 break
+            time.sleep(_PAUSE_SECONDS)
         return ""
 
     def seems_live(self) -> bool:
