@@ -13,6 +13,7 @@ import pytest
 from luwu.control import control_pb2 as pb
 from luwu.core import trace
 from luwu.core.perfetto import Counter, Flow, Slice, events, write_trace
+from luwu.core.profiling import EVENT
 from luwu.core.trace import NOBODY, NONE, RECORD, Kind, WorkerTrace, clock_offset
 from luwu.errors import ConfigError, ServerError
 from luwu.observe.run_trace import make_events, write_run_trace
@@ -173,6 +174,25 @@ def test_workers_times_are_brought_to_the_servers_clock() -> None:
     assert made.about["clock error in nanoseconds"] == {"server 1": 0, "worker 0": 40}
 
 
+def test_a_profile_is_tracks_behind_its_workers_own() -> None:
+    many = tuple(records((Kind.STEP, 1000, 2000, 1)) for _ in range(3))
+    run = run_of(records((Kind.COMMIT, 1000, 2000, 1)), many)
+    events = np.array([(700, 800, 0, 1), (900, 1000, 0, 0)], EVENT).tobytes()
+    run.processes[2].profile.CopyFrom(
+        pb.Profile(events=events, names=["aten::mm"], tracks=["thread 7", "device 0"], dropped=3, clock_error_ns=2)
+    )
+    made = make_events(run)
+    assert made.tracks == [
+        "server 1: commit", "worker 0", "worker 1", "worker 1: torch.profiler, device 0",
+        "worker 1: torch.profiler, thread 7", "worker 2",
+    ]  # fmt: skip
+    found = [each for each in made.slices if each.name == "aten::mm"]
+    assert [(round(1e9 * each.start), round(1e9 * each.end)) for each in found] == [(0, 100), (200, 300)]
+    assert made.about["torch.profiler"] == {
+        "worker 1": {"clock error in nanoseconds": 2, "events without room": 3, "failure": ""}
+    }
+
+
 def test_a_server_that_has_some_of_the_blocks_in_another_order() -> None:
     run = run_of(records((Kind.UPDATE, 1, 2, 1, 0, 0)), (records((Kind.FORWARD, 1, 2, 1, 1)),))
     run.processes[0].ClearField("blocks")
@@ -251,9 +271,9 @@ def test_a_worker_records_the_attempts_that_are_asked_for() -> None:
     worker.begin_attempt(6, 10, True)
     worker.end(Kind.PUSH, worker.begin(), 2)
     worker.end_attempt()
-    content, dropped = worker.take() or (b"", -1)
+    content, dropped, profile = worker.take() or (b"", -1, None)
     found = np.frombuffer(content, RECORD)
-    assert dropped == 0 and worker.take() is None
+    assert dropped == 0 and profile is None and worker.take() is None
     assert [tuple(row) for row in found[["kind", "step", "block", "bytes", "chunk", "worker"]].tolist()] == [
         (Kind.PULL, 5, 1, 16, NONE, NOBODY),
         (Kind.STEP, 5, NONE, 0, NONE, NOBODY),
@@ -270,7 +290,7 @@ def test_a_worker_forgets_a_trace_that_was_given_up() -> None:
     worker.begin_attempt(2, 0, False)
     worker.begin_attempt(3, 2, True)
     worker.end_attempt()
-    content, dropped = worker.take() or (b"", -1)
+    content, dropped, _ = worker.take() or (b"", -1, None)
     assert np.frombuffer(content, RECORD)["step"].tolist() == [3] and dropped == 0
 
 

@@ -130,6 +130,47 @@ def test_numbers_out_of_their_range_are_refused(steps: int, most_bytes: int, wor
         RunTracing().start(Core(), range(1), steps, most_bytes)
 
 
+def test_a_profile_takes_half_of_the_workers_bytes_and_comes_with_the_records() -> None:
+    made, core = RunTracing(Clock()), Core()
+    made.start(core, range(2), 3, BYTES, 1)
+    assert core.started == [(3, BYTES // RECORD.itemsize, BYTES // 4 // RECORD.itemsize)]
+    assert (made.profile_bytes(0), made.profile_bytes(1)) == (0, BYTES // 2)
+    made.take(1, sent(2, last=False))
+    for content in (b"ab", b"cd"):
+        made.take(1, pb.TraceRecordsRequest(profile=pb.Profile(events=content)))
+    made.take(1, pb.TraceRecordsRequest(last=True, profile=pb.Profile(names=["n"], dropped=3)))
+    made.take(0, sent(1))
+    core.done = b"", 0, 1, 3
+    found = pb.RunTrace.FromString(made.answer(core, (0, 1), BLOCKS, 0).content)
+    assert found.processes[2].profile == pb.Profile(events=b"abcd", names=["n"], dropped=3)
+    assert not found.processes[1].HasField("profile") and made.profile_bytes(1) == 0
+
+
+def test_a_profile_that_nobody_asked_for_or_that_is_too_large_is_refused() -> None:
+    made, core = RunTracing(Clock()), Core()
+    made.start(core, range(2), 3, BYTES, 1)
+    with pytest.raises(ConfigError, match="profile: expected at most 0 bytes, found more"):
+        made.take(0, pb.TraceRecordsRequest(profile=pb.Profile(events=b"a")))
+    most = BYTES // 2 + (1 << 20)
+    with pytest.raises(ConfigError, match=f"profile: expected at most {most} bytes"):
+        made.take(1, pb.TraceRecordsRequest(profile=pb.Profile(events=bytes(most))))
+    core.done = b"", 0, 1, 3
+    found = pb.RunTrace.FromString(made.answer(core, (0, 1), BLOCKS, 0).content)
+    assert [process.name for process in found.processes] == ["server 1"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "profiled", "words"),
+    [
+        (21, 0, "steps: expected 1 to 20 with a profile, found 21"),
+        (1, 2, "profile-worker: expected 0 to 1, found 2"),
+    ],
+)
+def test_a_profile_of_too_many_steps_or_of_no_worker_is_refused(steps: int, profiled: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        RunTracing().start(Core(), range(2), steps, BYTES, profiled)
+
+
 def test_one_trace_at_a_time() -> None:
     clock = Clock()
     made, core = begun(1, clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from luwu.cli.setting_flags import option_of
 from luwu.cli.terminal import say
 from luwu.control.credentials import CredentialSettings
 from luwu.core.words import counted, printable
+
+if TYPE_CHECKING:
+    from luwu.control import control_pb2 as pb
 
 DEFAULT_LIMIT = "64MiB"
 """Bytes of the server's records, some 1.6 million, and of those of all workers."""
@@ -25,6 +28,9 @@ def trace(
     limit: Annotated[
         str, typer.Option(help="most memory for the server's records, and for those of all workers")
     ] = DEFAULT_LIMIT,
+    profile_worker: Annotated[
+        int | None, typer.Option(help="number of a worker that runs torch.profiler, too; its events are in the file")
+    ] = None,
     key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
     tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
     tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
@@ -53,15 +59,29 @@ def trace(
         path = output or Path(where) / path
         server = server_of(Path(where))
         ask = ask_at(server.url, server.find()) if server else ask_in(Path(where))
-    found = trace_run(ask, steps, most_bytes, say_aside)
+    found = trace_run(ask, steps, most_bytes, say_aside, profile_worker=profile_worker)
     made = write_run_trace(found, path)
     steps_text = f"step {found.first_step:,}"
     if found.last_step > found.first_step:
         steps_text = f"steps {found.first_step:,} to {found.last_step:,}"
     say(f"{path}: {steps_text}, {counted(len(made.slices), 'span')}; open it at ui.perfetto.dev")
+    say_what_is_missing(found, profile_worker)
+
+
+def say_what_is_missing(found: pb.RunTrace, profile_worker: int | None) -> None:
+    """Say on standard error which records, and which part of the profile, a trace does not have."""
     for process in found.processes:
         if process.dropped:
             say_aside(f"{process.name}: {process.dropped:,} spans found no room; raise --limit, or trace fewer steps")
+        if process.profile.dropped:
+            say_aside(
+                f"{process.name}: {process.profile.dropped:,} events of torch.profiler found no room; raise --limit, "
+                "or trace fewer steps"
+            )
+        if process.profile.failure:
+            say_aside(f"{process.name}: no events of torch.profiler: {process.profile.failure}")
+        if process.name == f"worker {profile_worker}" and not process.HasField("profile"):
+            say_aside(f"{process.name}: no events of torch.profiler came; install the server's version of luwu there")
     for name in found.missing:
         say_aside(f"{name}: its records did not come")
 

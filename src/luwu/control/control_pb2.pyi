@@ -605,18 +605,20 @@ class WorkerStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., peer: _Optional[str] = ..., progress: _Optional[_Union[ProgressRequest, _Mapping]] = ..., heard_seconds: _Optional[float] = ..., behind_seconds: _Optional[float] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset")
+    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset", "profile_worker")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_WORKER_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
     steps: int
     most_bytes: int
     offset: int
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    profile_worker: int
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., profile_worker: _Optional[int] = ...) -> None: ...
 
 class TraceReply(_message.Message):
     __slots__ = ("proof", "done", "size", "content", "waits_for")
@@ -645,7 +647,7 @@ class RunTrace(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[ProcessTrace, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProcessTrace(_message.Message):
-    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets")
+    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets", "profile")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
@@ -653,6 +655,7 @@ class ProcessTrace(_message.Message):
     CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PACKETS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     name: str
     records: bytes
     dropped: int
@@ -660,7 +663,24 @@ class ProcessTrace(_message.Message):
     clock_error_ns: int
     blocks: _containers.RepeatedScalarFieldContainer[str]
     packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
-    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ...) -> None: ...
+    profile: Profile
+    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
+
+class Profile(_message.Message):
+    __slots__ = ("events", "names", "tracks", "dropped", "clock_error_ns", "failure")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    TRACKS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    events: bytes
+    names: _containers.RepeatedScalarFieldContainer[str]
+    tracks: _containers.RepeatedScalarFieldContainer[str]
+    dropped: int
+    clock_error_ns: int
+    failure: str
+    def __init__(self, events: _Optional[bytes] = ..., names: _Optional[_Iterable[str]] = ..., tracks: _Optional[_Iterable[str]] = ..., dropped: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class PacketCounts(_message.Message):
     __slots__ = ("at_ns", "came", "sent", "resent")
@@ -675,26 +695,30 @@ class PacketCounts(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., came: _Optional[int] = ..., sent: _Optional[int] = ..., resent: _Optional[int] = ...) -> None: ...
 
 class TraceRecordsRequest(_message.Message):
-    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks")
+    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks", "profile")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     dropped: int
     last: bool
     clock_ns: int
     clock_error_ns: int
     blocks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ...) -> None: ...
+    profile: Profile
+    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
 
 class TraceRecordsReply(_message.Message):
-    __slots__ = ("clock_ns",)
+    __slots__ = ("clock_ns", "profile_bytes")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
-    def __init__(self, clock_ns: _Optional[int] = ...) -> None: ...
+    profile_bytes: int
+    def __init__(self, clock_ns: _Optional[int] = ..., profile_bytes: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("failure",)

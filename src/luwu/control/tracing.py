@@ -59,15 +59,17 @@ def trace_run(
     most_bytes: int,
     say: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
+    profile_worker: int | None = None,
 ) -> pb.RunTrace:
     """Begin a trace, wait until it is done, and return it.
 
     Args:
         ask: sends a request to the server.
         steps: attempts at steps that the trace has.
-        most_bytes: most bytes of the server's records, and of those of all workers together.
+        most_bytes: most bytes of the server's records, and of what all workers together send.
         say: called with what the trace waits for, when that changes.
         wait: waits for a number of seconds between two questions.
+        profile_worker: worker that runs torch.profiler, too; None: none does.
 
     Raises:
         ConfigError: ``steps`` is less than 1. ServerError: the run ends before the trace is done, or sends none.
@@ -75,7 +77,7 @@ def trace_run(
     """
     if steps < 1:
         raise ConfigError(f"steps: expected at least 1, found {steps}")
-    reply = ask(pb.TraceRequest(steps=steps, most_bytes=most_bytes))
+    reply = ask(pb.TraceRequest(steps=steps, most_bytes=most_bytes, profile_worker=profile_worker))
     said = ""
     while not reply.done:
         if reply.waits_for != said:

@@ -18,6 +18,7 @@ from luwu.core import perfetto
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.perfetto import Counter, Flow, Slice
 from luwu.core.trace import NOBODY, NONE, RECORD, Kind
+from luwu.observe.profile_tracks import profile_slices
 
 SERVER_TRACKS = {
     Kind.READ: ("1 read", "block"),
@@ -110,11 +111,13 @@ def make_events(trace: pb.RunTrace) -> RunEvents:
     """Make tracks, slices, flows and counters of a trace; raises ServerError where its records are none."""
     names = _block_names(trace)
     spans = [span for span in spans_of(trace, names) if trace.first_step <= span.step <= trace.last_step]
+    profiled = list(profile_slices(trace.processes))
     noted = [counts.at_ns + process.clock_ns for process in trace.processes for counts in process.packets]
-    zero = min([*noted, *(span.begin for span in spans)], default=0)
+    zero = min([*noted, *(span.begin for span in spans), *(each.begin for each in profiled)], default=0)
     placed = list(lay_out(spans))
     slices = [_slice(span, track, names, zero) for span, track in placed]
-    tracks = sorted({track for _, track in placed}, key=_track_order)
+    slices += [Slice(each.track, each.name, _seconds(each.begin, zero), _seconds(each.end, zero)) for each in profiled]
+    tracks = sorted({each.track for each in slices}, key=_track_order)
     flows = list(flows_of(placed, names, zero))
     counters = [*disk_rates(spans, zero), *packet_counts(trace, zero)]
     return RunEvents(tracks, slices, flows, counters, _about(trace))
@@ -254,12 +257,11 @@ def _track_of(span: Span) -> str:
     return f"{span.process}: {SERVER_TRACKS[span.kind][0]}"
 
 
-def _track_order(track: str) -> tuple[bool, str, int, str]:
-    """Sort a server's tracks by its steps, and then workers by their ranks."""
+def _track_order(track: str) -> tuple[bool, int, str, int]:
+    """Sort a server's tracks by its steps, and then workers by their ranks, each with its profile."""
     base, _, row = track.partition(" (")
-    worker = base.startswith("worker")
-    number = int(base.rpartition(" ")[2]) if worker else int(row[:-1]) if row else 1
-    return worker, "" if worker else base, number, track
+    process, _, part = base.partition(": ")
+    return process.startswith("worker"), int(process.rpartition(" ")[2]), part, int(row[:-1]) if row else 1
 
 
 def _slice(span: Span, track: str, names: Sequence[str], zero: int) -> Slice:
@@ -284,13 +286,24 @@ def _name_of(span: Span) -> str:
 
 
 def _about(trace: pb.RunTrace) -> dict[str, Any]:
-    return {
+    about: dict[str, Any] = {
         "first step": trace.first_step,
         "last step": trace.last_step,
         "clock error in nanoseconds": {process.name: process.clock_error_ns for process in trace.processes},
         "records without room": {process.name: process.dropped for process in trace.processes},
         "records that did not come": list(trace.missing),
     }
+    profiles = {process.name: process.profile for process in trace.processes if process.HasField("profile")}
+    if profiles:
+        about["torch.profiler"] = {
+            name: {
+                "clock error in nanoseconds": profile.clock_error_ns,
+                "events without room": profile.dropped,
+                "failure": profile.failure,
+            }
+            for name, profile in profiles.items()
+        }
+    return about
 
 
 def _seconds(at: float, zero: int) -> float:

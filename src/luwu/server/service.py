@@ -75,7 +75,8 @@ def trace_of(run: Membership[Any], request: pb.TraceRequest) -> pb.TraceReply:
         raise ServerError(f"trace: expected a run that goes on, found one that has failed: {error}")
     with run.core() as core:
         if request.steps:
-            run.tracing.start(core, range(run.workers), request.steps, request.most_bytes)
+            profiled = request.profile_worker if request.HasField("profile_worker") else None
+            run.tracing.start(core, range(run.workers), request.steps, request.most_bytes, profiled)
             return pb.TraceReply(waits_for="the run's next steps")
         return run.tracing.answer(core, run.joined, run.block_names, request.offset)
 
@@ -215,9 +216,10 @@ class ControlService(ABC, Generic[CallerT]):
     def TraceRecords(self, request: pb.TraceRecordsRequest, caller: CallerT) -> pb.TraceRecordsReply:  # noqa: N802
         """Take a worker's records of a trace, and tell the time."""
         worker = self.worker_of(caller)
-        if request.records or request.last:
-            worker.run.tracing.take(worker.rank, request)
-        return pb.TraceRecordsReply(clock_ns=time.monotonic_ns())
+        tracing = worker.run.tracing
+        if request.records or request.last or request.HasField("profile"):
+            tracing.take(worker.rank, request)
+        return pb.TraceRecordsReply(clock_ns=time.monotonic_ns(), profile_bytes=tracing.profile_bytes(worker.rank))
 
     @abstractmethod
     def Trace(self, request: pb.TraceRequest, caller: CallerT) -> pb.TraceReply:  # noqa: N802

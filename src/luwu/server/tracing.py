@@ -19,8 +19,13 @@ LEAST_BYTES = 1 << 16
 MOST_BYTES = 1 << 30
 """Bounds of what may be asked for: attempts at steps, and bytes of records of a process."""
 
+MOST_PROFILED_STEPS = 20
+"""Most attempts of a trace with a profile: the memory that torch.profiler takes in the worker grows with them."""
+
 PIECE_BYTES = 4 << 20
 """Bytes of a trace in one message."""
+
+_TABLE_BYTES = 1 << 20  # of the names in a profile, and of the pieces' frames
 
 
 class TracingCore(Protocol):
@@ -50,9 +55,14 @@ class TracingCore(Protocol):
 
 @dataclass
 class _Trace:
-    """A trace that is being made: ``waits`` are the workers whose records are still to come."""
+    """A trace that is being made.
+
+    ``waits`` are the workers whose records are still to come, ``profiled`` is the one that has a profile, too.
+    """
 
     worker_bytes: int
+    profile_bytes: int
+    profiled: int | None
     waits: set[int]
     asked_at: float
     server: tuple[bytes, int, int, int] | None = None
@@ -74,20 +84,27 @@ class RunTracing:
         self._lock = threading.Lock()
         self._trace: _Trace | None = None
 
-    def start(self, core: TracingCore, workers: Iterable[int], steps: int, most_bytes: int) -> None:
+    def start(
+        self, core: TracingCore, workers: Iterable[int], steps: int, most_bytes: int, profiled: int | None = None
+    ) -> None:
         """Begin a trace; the one before it is forgotten, and given up if nobody asks for it any more.
 
         Args:
             core: the native server.
             workers: ranks of the run's workers.
             steps: attempts at steps that it has.
-            most_bytes: most bytes of the server's records, and of those of all workers together.
+            most_bytes: most bytes of the server's records, and of what all workers together send.
+            profiled: worker that sends a profile, which then may have half of the workers' bytes; None: none does.
 
         Raises:
             ConfigError: a number that is out of its range. StepOrderError: another trace is under way.
         """
-        if not 1 <= steps <= MOST_STEPS:
-            raise ConfigError(f"steps: expected 1 to {MOST_STEPS}, found {steps}")
+        waits = set(workers)
+        most_steps, with_profile = (MOST_STEPS, "") if profiled is None else (MOST_PROFILED_STEPS, " with a profile")
+        if not 1 <= steps <= most_steps:
+            raise ConfigError(f"steps: expected 1 to {most_steps}{with_profile}, found {steps}")
+        if profiled is not None and profiled not in waits:
+            raise ConfigError(f"profile-worker: expected 0 to {len(waits) - 1}, found {profiled}")
         if not LEAST_BYTES <= most_bytes <= MOST_BYTES:
             raise ConfigError(f"limit: expected {LEAST_BYTES} to {MOST_BYTES} bytes, found {most_bytes}")
         with self._lock:
@@ -97,16 +114,21 @@ class RunTracing:
                 if now - self._trace.asked_at < TIMEOUTS.trace_question_seconds:
                     raise StepOrderError("another trace of this run is under way; ask again when it is done")
                 core.give_trace_up()
-            waits = set(workers)
-            worker_bytes = max(LEAST_BYTES, most_bytes // max(1, len(waits)))
+            profile_bytes = 0 if profiled is None else most_bytes // 2
+            worker_bytes = max(LEAST_BYTES, (most_bytes - profile_bytes) // max(1, len(waits)))
             core.start_trace(steps, most_bytes // RECORD.itemsize, worker_bytes // RECORD.itemsize)
-            self._trace = _Trace(worker_bytes, waits, now)
+            self._trace = _Trace(worker_bytes, profile_bytes, profiled, waits, now)
 
     @property
     def under_way(self) -> bool:
         """True while workers may be asked for records."""
         trace = self._trace
         return trace is not None and trace.server is None
+
+    def profile_bytes(self, rank: int) -> int:
+        """Return the most bytes of a profile that the trace under way has of a worker; 0: it has none."""
+        trace = self._trace
+        return trace.profile_bytes if trace is not None and self.under_way and trace.profiled == rank else 0
 
     def note_packets(self, stats: Mapping[str, Any]) -> None:
         """Take the counts of packets from a native server's stats, where it has such."""
@@ -134,12 +156,16 @@ class RunTracing:
             if trace is None or rank not in trace.waits:
                 return
             pieces = trace.pieces.setdefault(rank, [])
-            size = len(request.records) + sum(len(piece.records) for piece in pieces)
-            if size > trace.worker_bytes:
-                trace.waits.discard(rank)
-                del trace.pieces[rank]
-                raise ConfigError(f"records: expected at most {trace.worker_bytes} bytes, found more")
             pieces.append(request)
+            profile_bytes = trace.profile_bytes + _TABLE_BYTES if trace.profiled == rank else 0
+            for what, most_bytes, size in (
+                ("records", trace.worker_bytes, sum(len(piece.records) for piece in pieces)),
+                ("profile", profile_bytes, sum(piece.profile.ByteSize() for piece in pieces)),
+            ):
+                if size > most_bytes:
+                    trace.waits.discard(rank)
+                    del trace.pieces[rank]
+                    raise ConfigError(f"{what}: expected at most {most_bytes} bytes, found more")
             if request.last:
                 trace.waits.discard(rank)
 
@@ -200,7 +226,12 @@ class RunTracing:
 
 def _joined(rank: int, pieces: list[pb.TraceRecordsRequest]) -> pb.ProcessTrace:
     last = pieces[-1]
+    profile = None
+    if last.HasField("profile"):
+        profile = last.profile
+        profile.events = b"".join(piece.profile.events for piece in pieces)
     return pb.ProcessTrace(
+        profile=profile,
         name=f"worker {rank}",
         records=b"".join(piece.records for piece in pieces),
         dropped=last.dropped,

@@ -94,6 +94,9 @@ class LocalSession(Session):
     def _server_clock(self) -> tuple[int, int]:
         return 0, 0  # one machine has one
 
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        return self._control.call("TraceRecords", pb.TraceRecordsRequest())
+
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._control.post("TraceRecords", request)
 

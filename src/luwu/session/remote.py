@@ -223,10 +223,12 @@ class RemoteSession(Session):
     def _server_clock(self) -> tuple[int, int]:
         def ask() -> tuple[int, int, int]:
             sent = time.monotonic_ns()
-            reply = self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest())
-            return sent, int(reply.clock_ns), time.monotonic_ns()
+            return sent, int(self._ask_trace().clock_ns), time.monotonic_ns()
 
         return clock_offset([ask() for _ in range(_CLOCK_QUESTIONS)])
+
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        return self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest())
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._servers[0].control.call("TraceRecords", request)
