@@ -35,6 +35,9 @@ void bind_traces(nanobind::class_<Self>& type, Core core) {
             "Records the next attempts at steps, at most so many spans here and in each worker. Raises StepOrderError "
             "where that is under way already.")
         .def(
+            "end_trace", [core](Self& self) { core(self).settings().tracing->take_no_more(); },
+            "Records no attempt that has not begun yet.")
+        .def(
             "give_trace_up", [core](Self& self) { core(self).settings().tracing->give_up(); },
             "Records no more, and forgets what was recorded.")
         .def(

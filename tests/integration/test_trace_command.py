@@ -170,7 +170,7 @@ def test_a_run_over_the_network_is_traced_on_the_servers_clock(tmp_path: Path, t
         luwu.parallelize(model, session, blocks=[torch.nn.Linear])
         optimizer = luwu.AdamW(model, lr=1e-3)
         ask, said = ask_at(server.url, CREDENTIALS), []
-        asked = pool.submit(trace_run, ask, STEPS, 1 << 20, said.append, lambda _: time.sleep(0.01), 0)
+        asked = pool.submit(trace_run, [ask], STEPS, 1 << 20, said.append, lambda _: time.sleep(0.01), 0)
         while not asked.done():
             model(torch.ones(4, 8)).square().mean().backward()
             optimizer.step()
@@ -202,3 +202,34 @@ def test_a_session_that_ends_within_a_trace_leaves_no_profiler_behind(tmp_path: 
             optimizer.step()
             assert _profiler_enabled()
         assert not _profiler_enabled()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_several_servers_make_one_trace(tmp_path: Path, transport: str) -> None:
+    timeouts = QUICK.model_copy(update={"progress_seconds": 0.05})
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    with (
+        udp_server(tmp_path / "store-0", 1, transport=transport) as one,
+        udp_server(tmp_path / "store-1", 1, transport=transport) as two,
+        connect(f"{one.url},{two.url}", rank=0, workers=1, key=KEY, timeouts=timeouts) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        luwu.parallelize(model, session, blocks=[torch.nn.Linear])
+        optimizer = luwu.AdamW(model, lr=1e-3)
+        asks = [ask_at(server.url, CREDENTIALS) for server in (one, two)]
+        asked = pool.submit(trace_run, asks, STEPS, 1 << 20, lambda text: None, lambda _: time.sleep(0.01))
+        while not asked.done():
+            model(torch.ones(4, 64)).square().mean().backward()
+            optimizer.step()
+    made = make_events(asked.result())
+    assert not made.about["records that did not come"]
+    assert made.about["last step"] - made.about["first step"] == STEPS - 1
+    assert made.about["clock error in nanoseconds"]["server 2"] > 0
+    assert_nested(made.slices)
+    ways = {flow.name: [track.partition(" (")[0] for track, _ in flow.points] for flow in made.flows}
+    assert len(ways) == 2 * STEPS * 2
+    for name, tracks in ways.items():
+        server = name.rpartition(", ")[2]
+        stages = [f"{server}: {stage}" for stage in ("2 hand out", "3 collect", "5 update", "6 write", "commit")]
+        assert [track for track in tracks if track in stages] == stages, f"{name}: {tracks}"
+        assert tracks[0] == "worker 0" and all(track.startswith(("worker 0", f"{server}: ")) for track in tracks)

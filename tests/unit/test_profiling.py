@@ -190,15 +190,16 @@ def test_a_trace_that_is_given_up_stops_its_profile(by_server: bool) -> None:
 
 def test_pieces_have_all_records_and_events_and_the_last_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("luwu.session.trace_pieces._PIECE_ITEMS", 2)
-    pieces = list(trace_pieces(WorkerRecords(bytes(3 * RECORD.itemsize), 7, Running()), (-8, 9), ["a"]))
+    pieces = list(trace_pieces(WorkerRecords(bytes(3 * RECORD.itemsize), 7, Running()), [(-8, 9), (-10, 3)], ["a"]))
     assert [len(piece.records) for piece in pieces] == [80, 40, 0, 0, 0]
     assert [len(piece.profile.events) for piece in pieces] == [0, 0, 48, 24, 0]
     assert pieces[-1] == pb.TraceRecordsRequest(
         last=True, dropped=7, clock_ns=-8, clock_error_ns=9, blocks=["a"],
+        servers=[pb.ClockDifference(clock_ns=2, clock_error_ns=12)],
         profile=pb.Profile(names=["n"], tracks=["t"], dropped=4, clock_error_ns=5),
     )  # fmt: skip
     assert not any(piece.last for piece in pieces[:-1])
-    (piece,) = trace_pieces(WorkerRecords(b"", 0, None), (0, 0), [])
+    (piece,) = trace_pieces(WorkerRecords(b"", 0, None), [(0, 0)], [])
     assert piece == pb.TraceRecordsRequest(last=True)
 
 

@@ -136,6 +136,33 @@ def assert_nested(slices: list[Slice]) -> None:
         ends.append(each.end)
 
 
+def test_a_block_on_several_servers_has_a_way_through_each() -> None:
+    run = run_of(
+        records(
+            (Kind.READ, 10, 20, 1, 1, 0, NOBODY, 40), (Kind.HAND_OUT, 25, 26, 1, 1, NONE, 0), (Kind.COMMIT, 90, 95, 1)
+        ),
+        (records((Kind.PULL, 5, 40, 1, 1)),),
+    )
+    other = records(
+        (Kind.HAND_OUT, 30, 31, 1, 0, NONE, 0), (Kind.WRITE, 50, 60, 1, 0, 0, NOBODY, 80), (Kind.COMMIT, 97, 99, 1)
+    )
+    run.processes.add(name="server 2", records=other, blocks=["layers.0"], clock_ns=2)
+    made = make_events(run)
+    assert {flow.name: [(track, round(1e9 * at) + 5) for track, at in flow.points] for flow in made.flows} == {
+        "step 1, layers.0, worker 0, server 1": [
+            ("worker 0", 5), ("server 1: 1 read", 10), ("server 1: 2 hand out", 25), ("server 1: commit", 90),
+        ],
+        "step 1, layers.0, worker 0, server 2": [
+            ("worker 0", 5), ("server 2: 2 hand out", 32), ("server 2: 6 write", 52), ("server 2: commit", 99),
+        ],
+    }  # fmt: skip
+    assert made.tracks == [
+        "server 1: 1 read", "server 1: 2 hand out", "server 1: commit",
+        "server 2: 2 hand out", "server 2: 6 write", "server 2: commit", "worker 0",
+    ]  # fmt: skip
+    assert {counter.name for counter in made.counters} == {"server 1: disk MB/s", "server 2: disk MB/s"}
+
+
 def test_a_block_that_is_read_twice_in_a_step_has_both_reads_in_its_way() -> None:
     server = records(
         (Kind.READ, 10, 20, 1, 1, 0), (Kind.HAND_OUT, 25, 26, 1, 1, NONE, 0),

@@ -20,7 +20,9 @@ DEFAULT_LIMIT = "64MiB"
 
 
 def trace(
-    where: Annotated[str, typer.Argument(help="luwu://HOST:PORT of a server, or a run folder of this machine")],
+    where: Annotated[
+        str, typer.Argument(help="luwu://HOST:PORT of a server, of all with commas between, or a run folder")
+    ],
     steps: Annotated[int, typer.Option(help="attempts at steps to trace, from the next one on")] = 5,
     output: Annotated[
         Path | None, typer.Option(help="file, .json or .json.gz; default: trace.json.gz in the run folder, or here")
@@ -39,27 +41,31 @@ def trace(
     """Write what server and workers do in the next steps of a run, as a trace for ui.perfetto.dev.
 
     Each block's way is a flow: pull, read, hand out, compute, push, collect, read states, update, write, commit. Of
-    several servers, ask the first: the trace has its records and those of all workers.
+    several servers name all, in the order in which the workers name them.
 
     Exit status: 0 the trace is written, 1 nobody answers, the run ended, or another trace is under way, 2 no run is in
     that folder, arguments that cannot work, or a file that cannot be written.
     """
-    from luwu.control.address import SCHEME
+    from luwu.control.address import SCHEME, parse_urls
     from luwu.control.credentials import find_credentials, tls_files
-    from luwu.control.tracing import ask_at, ask_in, trace_run
+    from luwu.control.tracing import Ask, ask_at, ask_in, trace_run
     from luwu.core.quantities import parse_size
     from luwu.launch.asking import server_of
     from luwu.observe.run_trace import write_run_trace
 
     most_bytes = parse_size(limit)
     path = output or Path("trace.json.gz")
+    asks: list[Ask]
     if where.startswith(SCHEME):
-        ask = ask_at(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
+        credentials = find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca))
+        asks = [ask_at(address.url, credentials) for address in parse_urls(where)]
     else:
         path = output or Path(where) / path
-        server = server_of(Path(where))
-        ask = ask_at(server.url, server.find()) if server else ask_in(Path(where))
-    found = trace_run(ask, steps, most_bytes, say_aside, profile_worker=profile_worker)
+        if server := server_of(Path(where)):
+            asks = [ask_at(address.url, server.find()) for address in parse_urls(server.url)]
+        else:
+            asks = [ask_in(Path(where))]
+    found = trace_run(asks, steps, most_bytes, say_aside, profile_worker=profile_worker)
     made = write_run_trace(found, path)
     steps_text = f"step {found.first_step:,}"
     if found.last_step > found.first_step:

@@ -605,20 +605,24 @@ class WorkerStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., peer: _Optional[str] = ..., progress: _Optional[_Union[ProgressRequest, _Mapping]] = ..., heard_seconds: _Optional[float] = ..., behind_seconds: _Optional[float] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset", "profile_worker")
+    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset", "profile_worker", "alone", "end")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     PROFILE_WORKER_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
     steps: int
     most_bytes: int
     offset: int
     profile_worker: int
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., profile_worker: _Optional[int] = ...) -> None: ...
+    alone: bool
+    end: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., profile_worker: _Optional[int] = ..., alone: bool = ..., end: bool = ...) -> None: ...
 
 class TraceReply(_message.Message):
     __slots__ = ("proof", "done", "size", "content", "waits_for")
@@ -647,7 +651,7 @@ class RunTrace(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[ProcessTrace, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProcessTrace(_message.Message):
-    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets", "profile")
+    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets", "profile", "servers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
@@ -656,6 +660,7 @@ class ProcessTrace(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PACKETS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     records: bytes
     dropped: int
@@ -664,7 +669,16 @@ class ProcessTrace(_message.Message):
     blocks: _containers.RepeatedScalarFieldContainer[str]
     packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
     profile: Profile
-    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
+    servers: _containers.RepeatedCompositeFieldContainer[ClockDifference]
+    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ...) -> None: ...
+
+class ClockDifference(_message.Message):
+    __slots__ = ("clock_ns", "clock_error_ns")
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    clock_ns: int
+    clock_error_ns: int
+    def __init__(self, clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ...) -> None: ...
 
 class Profile(_message.Message):
     __slots__ = ("events", "names", "tracks", "dropped", "clock_error_ns", "failure")
@@ -695,7 +709,7 @@ class PacketCounts(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., came: _Optional[int] = ..., sent: _Optional[int] = ..., resent: _Optional[int] = ...) -> None: ...
 
 class TraceRecordsRequest(_message.Message):
-    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks", "profile")
+    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks", "profile", "servers")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -703,6 +717,7 @@ class TraceRecordsRequest(_message.Message):
     CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     dropped: int
     last: bool
@@ -710,7 +725,8 @@ class TraceRecordsRequest(_message.Message):
     clock_error_ns: int
     blocks: _containers.RepeatedScalarFieldContainer[str]
     profile: Profile
-    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ...) -> None: ...
+    servers: _containers.RepeatedCompositeFieldContainer[ClockDifference]
+    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ...) -> None: ...
 
 class TraceRecordsReply(_message.Message):
     __slots__ = ("clock_ns", "profile_bytes")

@@ -6,7 +6,7 @@ Tracks and names are those of `luwu simulate --trace`, so that the two can be co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,28 +176,34 @@ def lay_out(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
 def flows_of(placed: Iterable[tuple[Span, str]], names: Sequence[str], zero: int) -> Iterator[Flow]:
     """Return the way of each block through each step, for each worker that pulled it: its stages in the order of time.
 
-    Of a stage that works on a block chunk by chunk, the way goes through the chunk that was done last.
+    Of a stage that works on a block chunk by chunk, the way goes through the chunk that was done last. A block that is
+    cut among several servers has a way through each.
     """
-    shared: dict[tuple[int, int], list[tuple[Span, str]]] = defaultdict(list)
+    shared: dict[tuple[str, int, int], list[tuple[Span, str]]] = defaultdict(list)
     of_workers: dict[tuple[int, int, int], list[tuple[Span, str]]] = defaultdict(list)
-    commits: list[tuple[Span, str]] = []
+    commits: dict[str, list[tuple[Span, str]]] = defaultdict(list)
     for span, track in placed:
         if span.kind is Kind.COMMIT:
-            commits.append((span, track))
+            commits[span.process].append((span, track))
         elif span.kind not in STAGES or span.block is None:
             continue
         elif span.worker is None:
-            shared[span.step, span.block].append((span, track))
+            shared[span.process, span.step, span.block].append((span, track))
         else:
             of_workers[span.step, span.block, span.worker].append((span, track))
-    commits.sort(key=lambda found: found[0].step)
+    for found in commits.values():
+        found.sort(key=lambda commit: commit[0].step)
     for (step, block, worker), own in sorted(of_workers.items()):
-        stages = [*_last_chunks([*own, *shared[step, block]])]
-        stages += [found for found in commits if found[0].step >= step][:1]
-        stages.sort(key=lambda found: found[0].begin)
-        if len(stages) > 1:
-            points = [(track, _seconds(span.begin, zero)) for span, track in stages]
-            yield Flow(f"step {step}, {names[block]}, worker {worker}", points)
+        servers = sorted({span.process for span, _ in own if span.kind in SERVER_TRACKS})
+        for server in servers or [""]:
+            here = [stage for stage in own if stage[0].kind not in SERVER_TRACKS or stage[0].process == server]
+            stages = [*_last_chunks([*here, *shared[server, step, block]])]
+            stages += [commit for commit in commits[server] if commit[0].step >= step][:1]
+            stages.sort(key=lambda stage: stage[0].begin)
+            if len(stages) > 1:
+                points = [(track, _seconds(span.begin, zero)) for span, track in stages]
+                through = f", {server}" if len(servers) > 1 else ""
+                yield Flow(f"step {step}, {names[block]}, worker {worker}{through}", points)
 
 
 def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str]]:
@@ -213,11 +219,17 @@ def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str
 
 
 def disk_rates(spans: Sequence[Span], zero: int) -> Iterator[Counter]:
-    """Return the MB/s that the disks read and wrote, in equal windows of the trace's time."""
-    transfers = [span for span in spans if span.kind in (*_READS, *_WRITES)]
-    if not transfers:
-        return
-    until = max(span.end for span in spans)
+    """Return the MB/s that each server's disks read and wrote, in equal windows of the trace's time."""
+    until = max((span.end for span in spans), default=zero)
+    by_server: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.kind in (*_READS, *_WRITES):
+            by_server[span.process].append(span)
+    for server, transfers in by_server.items():
+        yield from _rates_of(_counter_name(server, by_server, "disk MB/s"), transfers, zero, until)
+
+
+def _rates_of(name: str, transfers: Sequence[Span], zero: int, until: int) -> Iterator[Counter]:
     width = max(1.0, (until - zero) / WINDOWS)
     edges = zero + width * np.arange(WINDOWS + 1)
     moved = {"read": np.zeros(WINDOWS), "written": np.zeros(WINDOWS)}
@@ -227,13 +239,14 @@ def disk_rates(spans: Sequence[Span], zero: int) -> Iterator[Counter]:
         if whole > 0:
             moved["read" if span.kind in _READS else "written"] += span.nbytes * share / whole
     for window in range(WINDOWS):
-        rates = {name: round(float(values[window]) / width * 1e3, 3) for name, values in moved.items()}
-        yield Counter("disk MB/s", _seconds(edges[window], zero), rates)
-    yield Counter("disk MB/s", _seconds(edges[-1], zero), {"read": 0.0, "written": 0.0})
+        rates = {which: round(float(values[window]) / width * 1e3, 3) for which, values in moved.items()}
+        yield Counter(name, _seconds(edges[window], zero), rates)
+    yield Counter(name, _seconds(edges[-1], zero), {"read": 0.0, "written": 0.0})
 
 
 def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
-    """Return the packets that the server has received, sent and sent again since the trace began, at each step."""
+    """Return the packets that each server has received, sent and sent again since the trace began, at each step."""
+    counted = [process.name for process in trace.processes if process.packets]
     for process in trace.processes:
         for counts in process.packets:
             first = process.packets[0]
@@ -242,7 +255,13 @@ def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
                 "sent": counts.sent - first.sent,
                 "sent again": counts.resent - first.resent,
             }
-            yield Counter("packets", _seconds(counts.at_ns + process.clock_ns, zero), values)
+            name = _counter_name(process.name, counted, "packets")
+            yield Counter(name, _seconds(counts.at_ns + process.clock_ns, zero), values)
+
+
+def _counter_name(process: str, all_of_them: Collection[str], name: str) -> str:
+    """Return a counter's name, with the process in front where several have such a counter."""
+    return name if len(all_of_them) == 1 else f"{process}: {name}"
 
 
 def _block_names(trace: pb.RunTrace) -> list[str]:

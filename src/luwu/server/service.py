@@ -76,8 +76,11 @@ def trace_of(run: Membership[Any], request: pb.TraceRequest) -> pb.TraceReply:
     with run.core() as core:
         if request.steps:
             profiled = request.profile_worker if request.HasField("profile_worker") else None
-            run.tracing.start(core, range(run.workers), request.steps, request.most_bytes, profiled)
+            workers = range(0 if request.alone else run.workers)
+            run.tracing.start(core, workers, request.steps, request.most_bytes, profiled)
             return pb.TraceReply(waits_for="the run's next steps")
+        if request.end:
+            run.tracing.end(core)
         return run.tracing.answer(core, run.joined, run.block_names, request.offset)
 
 

@@ -35,6 +35,10 @@ class TracingCore(Protocol):
         """Record the next attempts at steps; raises StepOrderError where that is under way already."""
         ...
 
+    def end_trace(self) -> None:
+        """Record no attempt that has not begun yet."""
+        ...
+
     def give_trace_up(self) -> None:
         """Record no more, and forget what was recorded."""
         ...
@@ -124,6 +128,12 @@ class RunTracing:
         """True while workers may be asked for records."""
         trace = self._trace
         return trace is not None and trace.server is None
+
+    def end(self, core: TracingCore) -> None:
+        """Record no attempt that has not begun yet, as another server's trace has ended. Without a trace: nothing."""
+        with self._lock:
+            if self.under_way:
+                core.end_trace()
 
     def profile_bytes(self, rank: int) -> int:
         """Return the most bytes of a profile that the trace under way has of a worker; 0: it has none."""
@@ -238,4 +248,5 @@ def _joined(rank: int, pieces: list[pb.TraceRecordsRequest]) -> pb.ProcessTrace:
         clock_ns=last.clock_ns,
         clock_error_ns=last.clock_error_ns,
         blocks=last.blocks,
+        servers=last.servers,
     )

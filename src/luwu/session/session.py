@@ -224,7 +224,7 @@ class Session(OfThisProcess, ABC):
         finished = self.trace.take()
         if finished is None:
             return
-        for piece in trace_pieces(finished, self._server_clock(), self._block_names):
+        for piece in trace_pieces(finished, self._server_clocks(), self._block_names):
             self._send_records(piece)
 
     def profile_bytes(self) -> int:
@@ -296,12 +296,12 @@ class Session(OfThisProcess, ABC):
         """Ask a server that every worker asks."""
 
     @abstractmethod
-    def _server_clock(self) -> tuple[int, int]:
-        """Return the time to add to this process's monotonic clock to have the server's, and its error; nanoseconds."""
+    def _server_clocks(self) -> list[tuple[int, int]]:
+        """Return of each server the time to add to this process's clock to have its own, and its error; nanoseconds."""
 
     @abstractmethod
     def _ask_trace(self) -> pb.TraceRecordsReply:
-        """Ask the first server about the trace under way."""
+        """Ask the first server about the trace that is under way."""
 
     @abstractmethod
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:

@@ -13,13 +13,13 @@ _PIECE_ITEMS = 1 << 16
 
 
 def trace_pieces(
-    finished: WorkerRecords, clock: tuple[int, int], blocks: Sequence[str]
+    finished: WorkerRecords, clocks: Sequence[tuple[int, int]], blocks: Sequence[str]
 ) -> Iterator[pb.TraceRecordsRequest]:
     """Return the messages; the last one has what is there but once.
 
     Args:
         finished: the records. The events of their profile are read first, which may take a second.
-        clock: time to add to this process's clock to have the server's, and its error; nanoseconds.
+        clocks: of each server the time to add to this process's clock to have its own, and its error; nanoseconds.
         blocks: names of the model's blocks.
     """
     profile = None if finished.profile is None else finished.profile.pack()
@@ -27,7 +27,7 @@ def trace_pieces(
         yield pb.TraceRecordsRequest(records=piece)
     for piece in _cut(b"" if profile is None else profile.events, EVENT.itemsize):
         yield pb.TraceRecordsRequest(profile=pb.Profile(events=piece))
-    clock_ns, clock_error_ns = clock
+    (clock_ns, clock_error_ns), *others = clocks
     yield pb.TraceRecordsRequest(
         last=True,
         dropped=finished.dropped,
@@ -35,6 +35,10 @@ def trace_pieces(
         clock_error_ns=clock_error_ns,
         blocks=blocks,
         profile=None if profile is None else _about(profile),
+        servers=[
+            pb.ClockDifference(clock_ns=clock_ns - other_ns, clock_error_ns=clock_error_ns + error_ns)
+            for other_ns, error_ns in others
+        ],
     )
 
 
