@@ -16,6 +16,7 @@ namespace luwu::bindings {
 // Records, the number of those that were dropped, and the first and the last step.
 using TraceOfServer = std::tuple<nanobind::bytes, std::uint64_t, std::uint64_t, std::uint64_t>;
 [[nodiscard]] std::optional<TraceOfServer> take_trace(pipeline::Tracing& tracing);
+[[nodiscard]] std::tuple<nanobind::bytes, std::uint64_t> records_of(const trace::Recorded& recorded);
 using TraceAsked = std::tuple<std::uint64_t, bool>;
 [[nodiscard]] inline TraceAsked make_trace_asked(const pipeline::TraceRequest& request) {
     return {request.records, request.last};

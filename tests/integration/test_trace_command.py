@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.integration.network import KEY
-from tests.integration.udp import CREDENTIALS, QUICK, udp_server
+from tests.integration.udp import CREDENTIALS, QUICK, udp_server, udp_switch
 from tests.unit.test_run_trace import assert_nested
 from torch._C._autograd import _profiler_enabled
 
@@ -231,5 +231,39 @@ def test_several_servers_make_one_trace(tmp_path: Path, transport: str) -> None:
     for name, tracks in ways.items():
         server = name.rpartition(", ")[2]
         stages = [f"{server}: {stage}" for stage in ("2 hand out", "3 collect", "5 update", "6 write", "commit")]
-        assert [track for track in tracks if track in stages] == stages, f"{name}: {tracks}"
-        assert tracks[0] == "worker 0" and all(track.startswith(("worker 0", f"{server}: ")) for track in tracks)
+        assert [track for track in dict.fromkeys(tracks) if track in stages] == stages, f"{name}: {tracks}"
+        assert "worker 0" in tracks and all(track.startswith(("worker 0", f"{server}: ")) for track in tracks)
+
+
+def test_a_switch_is_a_process_of_the_trace(tmp_path: Path) -> None:
+    timeouts = QUICK.model_copy(update={"progress_seconds": 0.05})
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    with (
+        udp_server(tmp_path / "store", 1, switches=1) as server,
+        udp_switch(server.url, "rack"),
+        connect(server.url, rank=0, workers=1, key=KEY, timeouts=timeouts) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        luwu.parallelize(model, session, blocks=[torch.nn.Linear])
+        optimizer = luwu.AdamW(model, lr=1e-3)
+        ask = ask_at(server.url, CREDENTIALS)
+        asked = pool.submit(trace_run, [ask], STEPS, 1 << 20, lambda text: None, lambda _: time.sleep(0.01))
+        while not asked.done():
+            model(torch.ones(4, 64)).square().mean().backward()
+            optimizer.step()
+    found = asked.result()
+    made = make_events(found)
+    assert not made.about["records that did not come"]
+    assert made.about["clock error in nanoseconds"]["switch rack"] > 0
+    assert_nested(made.slices)
+    ways = {flow.name: [track.partition(" (")[0] for track, _ in flow.points] for flow in made.flows}
+    assert len(ways) == 2 * STEPS
+    for name, tracks in ways.items():
+        assert tracks.index("worker 0") < tracks.index("switch rack: sums") < tracks.index("server 1: 5 update"), (
+            f"{name}: {tracks}"
+        )
+    pushed = 4 * 2 * (64 * 64 + 64)
+    sums = [each for each in made.slices if each.track.startswith("switch rack")]
+    assert sum(each.details["bytes"] for each in sums) >= pushed * STEPS / 2  # mantissas have two bytes, or four
+    (switch,) = [process for process in found.processes if process.name == "switch rack"]
+    assert len(switch.packets) >= 2 and switch.packets[-1].came > switch.packets[0].came

@@ -19,6 +19,7 @@ from luwu.errors import ConfigError, ServerError
 from luwu.observe.run_trace import make_events, write_run_trace
 
 SOURCE = Path(__file__).parents[2] / "native/trace/recorder.h"
+OF_SWITCH = SOURCE.parents[1] / "switch/block_sums.h"
 BLOCKS = ("<root>", "layers.0")
 
 
@@ -70,6 +71,9 @@ def test_the_kinds_and_the_layout_are_those_of_native_code() -> None:
     source = SOURCE.read_text()
     enum = source[source.index("enum class Kind") : source.index("inline constexpr")]
     found = {name.upper(): int(number) for name, number in re.findall(r"^    (\w+) = (\d+),", enum, re.MULTILINE)}
+    of_switch = re.search(r"trace::Kind kBlockSum\{(\d+)\}", OF_SWITCH.read_text())
+    assert of_switch is not None
+    found["SUM"] = int(of_switch[1])
     assert found == {kind.name: kind.value for kind in Kind}
     fields = re.findall(r"^    std::uint(\d+)_t (\w+) = ", source[source.index("struct Record {") :], re.MULTILINE)
     names = [(name.removesuffix("_ns"), int(bits) // 8) for bits, name in fields[:7]]
@@ -161,6 +165,54 @@ def test_a_block_on_several_servers_has_a_way_through_each() -> None:
         "server 2: 2 hand out", "server 2: 6 write", "server 2: commit", "worker 0",
     ]  # fmt: skip
     assert {counter.name for counter in made.counters} == {"server 1: disk MB/s", "server 2: disk MB/s"}
+
+
+def switched_run() -> pb.RunTrace:
+    """Make a run over UDP of two steps, whose worker pushes through a switch that knows no steps."""
+    server = records(
+        *((Kind.COLLECT, 1000 * step + 50, 1000 * step + 70, step, 1) for step in (1, 2)), (Kind.COMMIT, 2080, 2090, 2)
+    )
+    worker = records(
+        *((Kind.STEP, 1000 * step, 1000 * step + 500, step) for step in (1, 2)),
+        *((Kind.PUSH, 1000 * step + 10, 1000 * step + 20, step, 1) for step in (1, 2)),
+    )
+    sums = records(*((Kind.SUM, begin, begin + 30, 0, 1, NONE, NOBODY, 64) for begin in (30, 1030, 2030, 2600)))
+    run = run_of(server, (worker,), steps=(1, 2))
+    packets = [pb.PacketCounts(at_ns=at, came=at, sent=2, resent=3) for at in (1000, 2000)]
+    run.processes.add(name="switch a", server="server 1", records=sums, blocks=BLOCKS, packets=packets, clock_ns=2)
+    return run
+
+
+def test_a_switchs_sums_are_in_the_ways_of_their_blocks_in_the_steps_of_their_time() -> None:
+    made = make_events(switched_run())
+    assert made.tracks == ["server 1: 3 collect", "server 1: commit", "switch a: sums", "worker 0"]
+    sums = [each for each in made.slices if each.track == "switch a: sums"]
+    assert [(each.name, each.details["step"], round(1e9 * each.start)) for each in sums] == [
+        ("block 1", 1, 32), ("block 1", 2, 1032),
+    ]  # fmt: skip
+    for flow in made.flows:
+        assert [track for track, _ in flow.points] == [
+            "worker 0", "switch a: sums", "server 1: 3 collect", "server 1: commit",
+        ], flow.name  # fmt: skip
+    assert len(made.flows) == 2
+
+
+def test_a_switch_counts_its_packets() -> None:
+    run = switched_run()
+    counters = [each for each in make_events(run).counters if each.name == "packets"]
+    assert [each.values["received"] for each in counters] == [0, 1000]
+    run.processes[0].packets.add(at_ns=1000)
+    assert {each.name for each in make_events(run).counters} == {"server 1: packets", "switch a: packets"}
+
+
+def test_switches_stand_between_servers_and_workers_by_their_names() -> None:
+    run = switched_run()
+    for name in ("switch b: (2)", "switch a of server 2"):
+        run.processes.add().CopyFrom(run.processes[2])
+        run.processes[-1].name = name
+    assert make_events(run).tracks[2:] == [
+        "switch a of server 2: sums", "switch a: sums", "switch b: (2): sums", "worker 0",
+    ]  # fmt: skip
 
 
 def test_a_block_that_is_read_twice_in_a_step_has_both_reads_in_its_way() -> None:

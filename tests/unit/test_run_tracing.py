@@ -176,6 +176,54 @@ def test_a_profile_of_too_many_steps_or_of_no_worker_is_refused(steps: int, prof
         RunTracing().start(Core(), range(2), steps, BYTES, profiled)
 
 
+class Switch:
+    """A switch of a server."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.told: list[int] = []
+
+    def tell(self, event: pb.Event) -> None:
+        assert event.HasField("trace")
+        self.told.append(event.trace.records)
+
+
+def test_switches_are_told_of_a_trace_and_send_records_as_workers_do() -> None:
+    clock = Clock()
+    made, core, switches = RunTracing(clock), Core(), [Switch("switch b"), Switch("switch a")]
+    made.start(core, range(2), 3, BYTES, None, switches)
+    records = BYTES // 4 // RECORD.itemsize
+    assert core.started == [(3, BYTES // RECORD.itemsize, records)]
+    assert [switch.told for switch in switches] == [[records], [records]]
+    core.done = b"", 0, 1, 3
+    present = (0, 1, "switch a", "switch b")
+    assert made.answer(core, present, BLOCKS, 0).waits_for == "the records of 2 workers and 2 switches"
+    assert [switch.told for switch in switches] == [[records, 0], [records, 0]]
+    for rank in range(2):
+        made.take(rank, sent(1))
+    assert made.answer(core, present, BLOCKS, 0).waits_for == "the records of 2 switches"
+    packets = [pb.PacketCounts(at_ns=3, came=4)]
+    made.take("switch b", pb.TraceRecordsRequest(records=bytes(40), last=True, packets=packets, clock_ns=-3))
+    assert made.answer(core, present, BLOCKS, 0).waits_for == "the records of 1 switch"
+    clock.now = TIMEOUTS.trace_records_seconds
+    found = pb.RunTrace.FromString(made.answer(core, present, BLOCKS, 0).content)
+    assert [process.name for process in found.processes] == ["server 1", "worker 0", "worker 1", "switch b"]
+    assert found.processes[3] == pb.ProcessTrace(
+        name="switch b", records=bytes(40), packets=packets, clock_ns=-3, blocks=BLOCKS, server="server 1"
+    )
+    assert found.missing == ["switch a"]
+    assert [switch.told for switch in switches] == [[records, 0], [records, 0]]
+
+
+def test_switches_of_other_servers_are_named_by_them() -> None:
+    other = run_of(1, 9)
+    other.processes.add(name="switch a", server="server 1", clock_ns=4, clock_error_ns=5)
+    found = join_servers(run_of(1, 9, (6, 20)), [other])
+    assert found.processes[-1] == pb.ProcessTrace(
+        name="switch a of server 2", server="server 2", clock_ns=10, clock_error_ns=25
+    )
+
+
 def test_one_trace_at_a_time() -> None:
     clock = Clock()
     made, core = begun(1, clock)

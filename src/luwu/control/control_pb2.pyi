@@ -102,7 +102,7 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("watching", "failure", "topology", "closing", "notice", "job", "places", "stop", "ended")
+    __slots__ = ("watching", "failure", "topology", "closing", "notice", "job", "places", "stop", "ended", "trace")
     WATCHING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class Event(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     watching: Watching
     failure: Failure
     topology: Topology
@@ -121,11 +122,18 @@ class Event(_message.Message):
     places: Places
     stop: Stop
     ended: RunEnded
-    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., job: _Optional[_Union[RunJob, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ...) -> None: ...
+    trace: SwitchTrace
+    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., job: _Optional[_Union[RunJob, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ..., trace: _Optional[_Union[SwitchTrace, _Mapping]] = ...) -> None: ...
 
 class Watching(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SwitchTrace(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    def __init__(self, records: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("error", "message")
@@ -651,7 +659,7 @@ class RunTrace(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[ProcessTrace, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProcessTrace(_message.Message):
-    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets", "profile", "servers")
+    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets", "profile", "servers", "server")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
@@ -661,6 +669,7 @@ class ProcessTrace(_message.Message):
     PACKETS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
     name: str
     records: bytes
     dropped: int
@@ -670,7 +679,8 @@ class ProcessTrace(_message.Message):
     packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
     profile: Profile
     servers: _containers.RepeatedCompositeFieldContainer[ClockDifference]
-    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ...) -> None: ...
+    server: str
+    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ..., server: _Optional[str] = ...) -> None: ...
 
 class ClockDifference(_message.Message):
     __slots__ = ("clock_ns", "clock_error_ns")
@@ -709,7 +719,7 @@ class PacketCounts(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., came: _Optional[int] = ..., sent: _Optional[int] = ..., resent: _Optional[int] = ...) -> None: ...
 
 class TraceRecordsRequest(_message.Message):
-    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks", "profile", "servers")
+    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks", "profile", "servers", "packets")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -718,6 +728,7 @@ class TraceRecordsRequest(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     dropped: int
     last: bool
@@ -726,7 +737,8 @@ class TraceRecordsRequest(_message.Message):
     blocks: _containers.RepeatedScalarFieldContainer[str]
     profile: Profile
     servers: _containers.RepeatedCompositeFieldContainer[ClockDifference]
-    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ...) -> None: ...
+    packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
+    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ...) -> None: ...
 
 class TraceRecordsReply(_message.Message):
     __slots__ = ("clock_ns", "profile_bytes")

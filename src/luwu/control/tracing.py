@@ -145,7 +145,8 @@ def join_servers(found: pb.RunTrace, others: Sequence[pb.RunTrace]) -> pb.RunTra
         clock = min(known, key=lambda difference: difference.clock_error_ns)
         found.first_step, found.last_step = first, last
         for process in other.processes:
-            process.name = name
+            process.name = name if process.name == other.processes[0].name else f"{process.name} of {name}"
+            process.server = name if process.server else ""
             process.clock_ns += clock.clock_ns
             process.clock_error_ns += clock.clock_error_ns
             found.processes.append(process)

@@ -35,7 +35,7 @@ RECORD = np.dtype(
 
 
 class Kind(IntEnum):
-    """Kind of a record; native/trace/recorder.h says what each is."""
+    """Kind of a record; native/trace/recorder.h says what each is, and native/switch/block_sums.h for a switch."""
 
     READ = 1
     HAND_OUT = 2
@@ -56,6 +56,7 @@ class Kind(IntEnum):
     PULL = 35
     PUSH = 36
     END = 37
+    SUM = 64
 
 
 def clock_offset(questions: Sequence[tuple[int, int, int]]) -> tuple[int, int]:

@@ -5,9 +5,11 @@ Tracks and names are those of `luwu simulate --trace`, so that the two can be co
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,9 @@ SERVER_TRACKS = {
     Kind.WRITE_KEPT: ("6 write", "gradient of block"),
     Kind.COMMIT: ("commit", "step"),
     Kind.ROLL_BACK: ("commit", "roll back step"),
+    Kind.SUM: ("sums", "block"),
 }
-"""Track of each kind of a server's records, and the word before the block's number, or before the step's."""
+"""Track of each kind of a server's or a switch's records, and the word before the block's number, or the step's."""
 
 WORKER_NAMES = {
     Kind.STEP: "step",
@@ -54,6 +57,7 @@ STAGES = (
     Kind.FORWARD,
     Kind.BACKWARD,
     Kind.PUSH,
+    Kind.SUM,
     Kind.COLLECT,
     Kind.KEEP,
     Kind.READ_STATES,
@@ -66,6 +70,7 @@ WINDOWS = 200
 """Spans of time for which a trace has the rates of the disks."""
 
 _KINDS = frozenset(Kind)
+_ROW = re.compile(r"(.*) \((\d+)\)")
 _READS = (Kind.READ, Kind.READ_STATES, Kind.READ_KEPT)
 _WRITES = (Kind.WRITE, Kind.WRITE_KEPT)
 _LEAST_NS = 1.0  # of a slice, which a flow must find
@@ -73,9 +78,13 @@ _LEAST_NS = 1.0  # of a slice, which a flow must find
 
 @dataclass(frozen=True)
 class Span:
-    """A record on the server's clock, in nanoseconds. ``block`` and ``chunk`` are None where there are none."""
+    """A record on the server's clock, in nanoseconds. ``block`` and ``chunk`` are None where there are none.
+
+    ``server`` is the server that the process is, or that a switch belongs to; empty: a worker's record.
+    """
 
     process: str
+    server: str
     kind: Kind
     begin: int
     end: int
@@ -110,7 +119,8 @@ def write_run_trace(trace: pb.RunTrace, path: Path) -> RunEvents:
 def make_events(trace: pb.RunTrace) -> RunEvents:
     """Make tracks, slices, flows and counters of a trace; raises ServerError where its records are none."""
     names = _block_names(trace)
-    spans = [span for span in spans_of(trace, names) if trace.first_step <= span.step <= trace.last_step]
+    found = with_steps(list(spans_of(trace, names)))
+    spans = [span for span in found if trace.first_step <= span.step <= trace.last_step]
     profiled = list(profile_slices(trace.processes))
     noted = [counts.at_ns + process.clock_ns for process in trace.processes for counts in process.packets]
     zero = min([*noted, *(span.begin for span in spans), *(each.begin for each in profiled)], default=0)
@@ -143,6 +153,7 @@ def spans_of(trace: pb.RunTrace, names: Sequence[str]) -> Iterator[Span]:
                 )
             yield Span(
                 process.name,
+                process.server or ("" if process.name.startswith("worker") else process.name),
                 Kind(kind),
                 begin + process.clock_ns,
                 end + process.clock_ns,
@@ -152,6 +163,22 @@ def spans_of(trace: pb.RunTrace, names: Sequence[str]) -> Iterator[Span]:
                 rank if worker == NOBODY else worker,
                 nbytes,
             )
+
+
+def with_steps(spans: Sequence[Span]) -> Iterator[Span]:
+    """Return the spans, those of switches with their steps: a sum begins while a worker is in its step.
+
+    A switch does not know the step. What began while no worker was in a step that is traced is left out.
+    """
+    steps = sorted((span.begin, span.end, span.step) for span in spans if span.kind is Kind.STEP)
+    begins = [begin for begin, _, _ in steps]
+    for span in spans:
+        if span.kind is not Kind.SUM:
+            yield span
+            continue
+        place = bisect_right(begins, span.begin) - 1
+        if place >= 0 and span.begin <= steps[place][1]:
+            yield replace(span, step=steps[place][2])
 
 
 def lay_out(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
@@ -182,28 +209,32 @@ def flows_of(placed: Iterable[tuple[Span, str]], names: Sequence[str], zero: int
     shared: dict[tuple[str, int, int], list[tuple[Span, str]]] = defaultdict(list)
     of_workers: dict[tuple[int, int, int], list[tuple[Span, str]]] = defaultdict(list)
     commits: dict[str, list[tuple[Span, str]]] = defaultdict(list)
+    servers: dict[tuple[int, int], set[str]] = defaultdict(set)
     for span, track in placed:
         if span.kind is Kind.COMMIT:
-            commits[span.process].append((span, track))
-        elif span.kind not in STAGES or span.block is None:
+            commits[span.server].append((span, track))
             continue
-        elif span.worker is None:
-            shared[span.process, span.step, span.block].append((span, track))
+        if span.kind not in STAGES or span.block is None:
+            continue
+        if span.server:
+            servers[span.step, span.block].add(span.server)
+        if span.worker is None:
+            shared[span.server, span.step, span.block].append((span, track))
         else:
             of_workers[span.step, span.block, span.worker].append((span, track))
     for found in commits.values():
         found.sort(key=lambda commit: commit[0].step)
     for (step, block, worker), own in sorted(of_workers.items()):
-        servers = sorted({span.process for span, _ in own if span.kind in SERVER_TRACKS})
-        for server in servers or [""]:
-            here = [stage for stage in own if stage[0].kind not in SERVER_TRACKS or stage[0].process == server]
+        through = servers[step, block] or {""}
+        for server in sorted(through):
+            here = [stage for stage in own if stage[0].server in ("", server)]
             stages = [*_last_chunks([*here, *shared[server, step, block]])]
             stages += [commit for commit in commits[server] if commit[0].step >= step][:1]
             stages.sort(key=lambda stage: stage[0].begin)
             if len(stages) > 1:
                 points = [(track, _seconds(span.begin, zero)) for span, track in stages]
-                through = f", {server}" if len(servers) > 1 else ""
-                yield Flow(f"step {step}, {names[block]}, worker {worker}{through}", points)
+                end = f", {server}" if len(through) > 1 else ""
+                yield Flow(f"step {step}, {names[block]}, worker {worker}{end}", points)
 
 
 def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str]]:
@@ -245,7 +276,7 @@ def _rates_of(name: str, transfers: Sequence[Span], zero: int, until: int) -> It
 
 
 def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
-    """Return the packets that each server has received, sent and sent again since the trace began, at each step."""
+    """Return the packets that servers and switches have received, sent and sent again since the trace began."""
     counted = [process.name for process in trace.processes if process.packets]
     for process in trace.processes:
         for counts in process.packets:
@@ -276,11 +307,14 @@ def _track_of(span: Span) -> str:
     return f"{span.process}: {SERVER_TRACKS[span.kind][0]}"
 
 
-def _track_order(track: str) -> tuple[bool, int, str, int]:
-    """Sort a server's tracks by its steps, and then workers by their ranks, each with its profile."""
-    base, _, row = track.partition(" (")
+def _track_order(track: str) -> tuple[int, int, str, int]:
+    """Sort a server's tracks by its steps, then switches by their names, and workers by their ranks."""
+    base, row = match.groups() if (match := _ROW.fullmatch(track)) else (track, None)
     process, _, part = base.partition(": ")
-    return process.startswith("worker"), int(process.rpartition(" ")[2]), part, int(row[:-1]) if row else 1
+    kind, _, name = process.partition(" ")
+    place = ("server", "switch", "worker").index(kind)
+    number, rest = (0, base) if kind == "switch" else (int(name), part)
+    return place, number, rest, int(row or 1)
 
 
 def _slice(span: Span, track: str, names: Sequence[str], zero: int) -> Slice:

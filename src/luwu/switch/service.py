@@ -21,6 +21,7 @@ from luwu.control.wiring import look_up, make_wiring
 from luwu.core import native
 from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError
 from luwu.switch.settings import SwitchSettings
+from luwu.switch.tracing import SwitchTracing
 
 PORTS_TRIED = 20
 """Number of ports of the kernel's choice that are tried; one may be taken for TCP."""
@@ -61,6 +62,7 @@ class SwitchService:
             self._stop_answering()
             raise
         self.port = int(self._native.port)
+        self._tracing = SwitchTracing(self._native)
         try:
             self._exposition = Exposition(settings.metrics, [Table(SWITCH, self._figures)])
         except BaseException:
@@ -198,6 +200,7 @@ class SwitchService:
                 self._failure = self._failure or self._native.failure()
                 if self._failure:
                     raise SwitchFailedError(f"the switch cannot go on: {self._failure}; start it again")
+                self._tracing.look(lambda request: control.call("TraceRecords", request))
             if not self._closing.is_set():
                 raise control.error() or ServerError("the session ended")
         finally:
@@ -207,6 +210,8 @@ class SwitchService:
             self._native.stop()
 
     def _take(self, event: pb.Event) -> None:
+        if event.HasField("trace"):
+            self._tracing.take(event.trace)
         if not event.HasField("topology"):
             return
         place = event.topology
