@@ -28,7 +28,7 @@ def trace(
         Path | None, typer.Option(help="file, .json or .json.gz; default: trace.json.gz in the run folder, or here")
     ] = None,
     limit: Annotated[
-        str, typer.Option(help="most memory for the server's records, and for those of all workers")
+        str, typer.Option(help="most memory for a server's records, and for those of all workers and switches")
     ] = DEFAULT_LIMIT,
     profile_worker: Annotated[
         int | None, typer.Option(help="number of a worker that runs torch.profiler, too; its events are in the file")
@@ -38,7 +38,7 @@ def trace(
     tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
     tls_ca: Annotated[Path | None, option_of(CredentialSettings, "tls_ca")] = None,
 ) -> None:
-    """Write what server and workers do in the next steps of a run, as a trace for ui.perfetto.dev.
+    """Write what servers, switches and workers do in the next steps of a run, as a trace for ui.perfetto.dev.
 
     Each block's way is a flow: pull, read, hand out, compute, push, collect, read states, update, write, commit. Of
     several servers name all, in the order in which the workers name them.

@@ -200,7 +200,7 @@ class SwitchService:
                 self._failure = self._failure or self._native.failure()
                 if self._failure:
                     raise SwitchFailedError(f"the switch cannot go on: {self._failure}; start it again")
-                self._tracing.look(lambda request: control.call("TraceRecords", request))
+                self._look_at_trace(control)
             if not self._closing.is_set():
                 raise control.error() or ServerError("the session ended")
         finally:
@@ -208,6 +208,12 @@ class SwitchService:
             control.close(leave=self._closing.is_set() or bool(self._failure), failure=self._failure or "")
             self._log_work()
             self._native.stop()
+
+    def _look_at_trace(self, control: ControlClient) -> None:
+        try:
+            self._tracing.look(lambda request: control.call("TraceRecords", request))
+        except LuwuError as error:  # where the session has ended, that is noticed without this
+            log.warning("no trace server=%s why=%s", control.url, error)
 
     def _take(self, event: pb.Event) -> None:
         if event.HasField("trace"):

@@ -69,7 +69,7 @@ class SwitchTracing:
         """Count packets while a trace is under way, and send what was recorded when it has ended.
 
         Raises:
-            LuwuError: the session with the server has ended.
+            LuwuError: the session with the server has ended, or it does not take the records.
         """
         with self._lock:
             if self._on:
