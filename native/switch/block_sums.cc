@@ -53,7 +53,7 @@ void BlockSums::record(const Open& open) {
                    .end_ns = std::max(open.begin_ns, open.end_ns),
                    .bytes = open.bytes,
                    .block = open.block,
-                   .kind = kBlockSum});
+                   .kind = trace::Kind::sum});
 }
 
 }  // namespace luwu::switching

@@ -11,8 +11,6 @@
 
 namespace luwu::switching {
 
-inline constexpr trace::Kind kBlockSum{64};  // a kind of a switch's records; luwu.core.trace has its name
-
 class BlockSums {
   public:
     // Records the first so many spans from now on.

@@ -7,7 +7,7 @@
 
 using luwu::fabric::Head;
 using luwu::switching::BlockSums;
-using luwu::switching::kBlockSum;
+using luwu::trace::Kind;
 using luwu::trace::Record;
 
 namespace {
@@ -46,7 +46,7 @@ TEST_CASE("a block's sum begins with its first packet from any child, and ends w
     CHECK(found[0].begin_ns == 20);
     CHECK(found[0].end_ns == 31);
     CHECK(found[0].bytes == 200);
-    CHECK(found[0].kind == kBlockSum);
+    CHECK(found[0].kind == Kind::sum);
     CHECK(found[1].block == 3);
     CHECK(found[1].begin_ns == 30);
     CHECK(found[1].end_ns == 32);

@@ -218,10 +218,12 @@ def test_switches_are_told_of_a_trace_and_send_records_as_workers_do() -> None:
 def test_switches_of_other_servers_are_named_by_them() -> None:
     other = run_of(1, 9)
     other.processes.add(name="switch a", server="server 1", clock_ns=4, clock_error_ns=5)
+    other.missing.append("switch b")
     found = join_servers(run_of(1, 9, (6, 20)), [other])
     assert found.processes[-1] == pb.ProcessTrace(
         name="switch a of server 2", server="server 2", clock_ns=10, clock_error_ns=25
     )
+    assert found.missing == ["switch b of server 2"]
 
 
 def test_one_trace_at_a_time() -> None:

@@ -70,7 +70,7 @@ def trace_run(
     Args:
         asks: sends a request to a server, for each server of the job, in their order.
         steps: attempts at steps that the trace has.
-        most_bytes: most bytes of the server's records, and of what all workers together send.
+        most_bytes: most bytes of a server's records, and of what all workers and switches together send.
         say: called with what the trace waits for, when that changes.
         wait: waits for a number of seconds between two questions.
         profile_worker: worker that runs torch.profiler, too; None: none does.
@@ -144,6 +144,7 @@ def join_servers(found: pb.RunTrace, others: Sequence[pb.RunTrace]) -> pb.RunTra
             continue
         clock = min(known, key=lambda difference: difference.clock_error_ns)
         found.first_step, found.last_step = first, last
+        found.missing.extend(f"{missing} of {name}" for missing in other.missing)
         for process in other.processes:
             process.name = name if process.name == other.processes[0].name else f"{process.name} of {name}"
             process.server = name if process.server else ""

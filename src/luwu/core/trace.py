@@ -35,7 +35,7 @@ RECORD = np.dtype(
 
 
 class Kind(IntEnum):
-    """Kind of a record; native/trace/recorder.h says what each is, and native/switch/block_sums.h for a switch."""
+    """Kind of a record; native/trace/recorder.h says what each is."""
 
     READ = 1
     HAND_OUT = 2

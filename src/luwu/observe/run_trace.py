@@ -170,7 +170,12 @@ def with_steps(spans: Sequence[Span]) -> Iterator[Span]:
 
     A switch does not know the step. What began while no worker was in a step that is traced is left out.
     """
-    steps = sorted((span.begin, span.end, span.step) for span in spans if span.kind is Kind.STEP)
+    times: dict[int, tuple[int, int]] = {}  # from the first worker's begin to the last one's end
+    for span in spans:
+        if span.kind is Kind.STEP:
+            begin, end = times.get(span.step, (span.begin, span.end))
+            times[span.step] = min(begin, span.begin), max(end, span.end)
+    steps = sorted((begin, end, step) for step, (begin, end) in times.items())
     begins = [begin for begin, _, _ in steps]
     for span in spans:
         if span.kind is not Kind.SUM:
