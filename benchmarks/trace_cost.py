@@ -43,7 +43,7 @@ class Traced:
             else:  # the trace has begun
                 samples.append(self._side.step_seconds())
 
-        trace = trace_run(ask_in(self._side.run_folder), self._steps, MOST_BYTES, lambda text: None, measure)
+        trace = trace_run([ask_in(self._side.run_folder)], self._steps, MOST_BYTES, lambda text: None, measure)
         self.spans = sum(len(process.records) for process in trace.processes) // RECORD.itemsize // self._steps
         return samples[0]
 

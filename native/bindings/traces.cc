@@ -29,6 +29,10 @@ void record(trace::Recorder& recorder, std::uint16_t kind, std::uint64_t begin_n
 
 }  // namespace
 
+std::tuple<nb::bytes, std::uint64_t> records_of(const trace::Recorded& recorded) {
+    return {bytes_of(recorded), recorded.dropped};
+}
+
 std::optional<TraceOfServer> take_trace(pipeline::Tracing& tracing) {
     const auto traced = tracing.take();
     if (!traced) return std::nullopt;
@@ -42,11 +46,7 @@ void bind_recorder(nb::module_& module) {
         .def("add", &record, "kind"_a, "begin_ns"_a, "end_ns"_a, "step"_a, "block"_a = trace::kNone, "bytes"_a = 0,
              "Records a span; times are of time.monotonic_ns().")
         .def(
-            "stop",
-            [](trace::Recorder& self) {
-                const trace::Recorded recorded = self.stop();
-                return std::tuple(bytes_of(recorded), recorded.dropped);
-            },
+            "stop", [](trace::Recorder& self) { return records_of(self.stop()); },
             "Records no more, and returns what was recorded, and the number of spans that found no room.");
 }
 

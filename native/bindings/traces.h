@@ -16,6 +16,7 @@ namespace luwu::bindings {
 // Records, the number of those that were dropped, and the first and the last step.
 using TraceOfServer = std::tuple<nanobind::bytes, std::uint64_t, std::uint64_t, std::uint64_t>;
 [[nodiscard]] std::optional<TraceOfServer> take_trace(pipeline::Tracing& tracing);
+[[nodiscard]] std::tuple<nanobind::bytes, std::uint64_t> records_of(const trace::Recorded& recorded);
 using TraceAsked = std::tuple<std::uint64_t, bool>;
 [[nodiscard]] inline TraceAsked make_trace_asked(const pipeline::TraceRequest& request) {
     return {request.records, request.last};
@@ -34,6 +35,9 @@ void bind_traces(nanobind::class_<Self>& type, Core core) {
             "attempts"_a, "most_records"_a, "most_of_worker"_a,
             "Records the next attempts at steps, at most so many spans here and in each worker. Raises StepOrderError "
             "where that is under way already.")
+        .def(
+            "end_trace", [core](Self& self) { core(self).settings().tracing->take_no_more(); },
+            "Records no attempt that has not begun yet.")
         .def(
             "give_trace_up", [core](Self& self) { core(self).settings().tracing->give_up(); },
             "Records no more, and forgets what was recorded.")

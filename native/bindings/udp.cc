@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "bindings/bindings.h"
+#include "bindings/traces.h"
 #include "fabric/udp/udp_port.h"
 #include "switch/privileges.h"
 #include "switch/udp_switch.h"
@@ -132,6 +133,12 @@ void bind_switch(nb::module_& module) {
             "wiring"_a, "parent"_a, "child"_a, "children"_a, nb::call_guard<nb::gil_scoped_release>(),
             "Works for a job: parent and children as (host, port), `child` is its number among the parent's children.")
         .def("stop", &Self::stop, nb::call_guard<nb::gil_scoped_release>())
+        .def("start_trace", &Self::start_trace, "most_records"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Records the sums of blocks of the present job, at most so many.")
+        .def(
+            "stop_trace", [](Self& self) { return records_of(self.stop_trace()); },
+            "Records no more, and returns what was recorded, and the number of sums that found no room. Records are as "
+            "luwu.core.trace reads them.")
         .def("failure",
              [](Self& self) -> std::optional<std::string> {
                  const auto failure = self.failure();

@@ -24,6 +24,12 @@ void Tracing::start(std::uint32_t attempts, std::uint64_t most_records, std::uin
     attempts_.ask(attempts);
 }
 
+void Tracing::take_no_more() {
+    const std::lock_guard lock(mutex_);
+    attempts_.take_no_more();
+    finish_if_settled();
+}
+
 void Tracing::give_up() {
     const std::lock_guard lock(mutex_);
     attempts_.end();
@@ -56,7 +62,13 @@ void Tracing::begin_attempt(std::uint64_t step) {
 
 void Tracing::stands(std::uint64_t step, std::uint64_t durable_step) {
     const std::lock_guard lock(mutex_);
-    if (!attempts_.complete() || step < attempts_.last_step() || durable_step < step) return;
+    step_ = step;
+    durable_step_ = durable_step;
+    finish_if_settled();
+}
+
+void Tracing::finish_if_settled() {
+    if (!attempts_.complete() || step_ < attempts_.last_step() || durable_step_ < step_) return;
     attempts_.end();
     finish();
 }

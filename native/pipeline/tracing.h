@@ -33,6 +33,8 @@ class Tracing {
     // Records the next attempts at steps, at most so many spans here, and so many in each worker. Throws Error(order)
     // where that is under way already, Error(invalid) for a number that is 0 or too large.
     void start(std::uint32_t attempts, std::uint64_t most_records, std::uint64_t most_of_worker);
+    // Records what the attempts owe that have begun, and no others: whoever records them with other servers says so.
+    void take_no_more();
     void give_up();  // what is recorded is forgotten
     // Returns the records, once, as soon as the attempts have ended and nothing is owed; nothing before.
     [[nodiscard]] std::optional<Traced> take();
@@ -45,11 +47,14 @@ class Tracing {
 
   private:
     void finish();
+    void finish_if_settled();
 
     mutable std::mutex mutex_;
     trace::Attempts attempts_;
     std::uint64_t most_records_ = 0;
     std::uint64_t most_of_worker_ = 0;
+    std::uint64_t step_ = 0;          // as the pipeline said last
+    std::uint64_t durable_step_ = 0;  // likewise
     std::optional<Traced> finished_;
 };
 

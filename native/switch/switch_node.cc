@@ -63,8 +63,13 @@ SwitchNode::SwitchNode(const fabric::Wiring& wiring, const fabric::Address& pare
     }
 }
 
+void SwitchNode::start_trace(std::uint64_t most_records) {
+    if (!adds_elsewhere()) sums_.start(most_records);
+}
+
 void SwitchNode::begin_epoch(std::uint32_t epoch) {
     epoch_ = epoch;
+    sums_.begin_epoch();
     for (const auto& slots : slots_) slots->begin_epoch(epoch);
     waiting_ = {};
     for (fabric::Link& child : children_) child.reset();
@@ -115,6 +120,7 @@ void SwitchNode::take_parents_heartbeat(const fabric::Packet& packet, fabric::Ti
     const fabric::Heartbeat& theirs = parent_.theirs();
     std::uint64_t lost = 0;
     for (const luwu_stream stream : kUp) slots(stream).release(theirs.ack[stream]);
+    sums_.release(theirs.ack[LUWU_STREAM_GRADIENTS]);
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const fabric::Hole& hole = theirs.holes[i];
         if (hole.stream < LUWU_STREAM_REQUESTS || hole.stream > LUWU_STREAM_GRADIENTS) continue;
@@ -148,7 +154,10 @@ void SwitchNode::from_child(const fabric::Packet& packet, fabric::Time now, fabr
     const auto stream = stream_of(packet.head.kind);
     if (!stream) return drop(fabric::PacketDrop::kind);
     if (!parent_.heard()) return drop(fabric::PacketDrop::not_ready);  // where the server stands is not known yet
-    switch (slots(*stream).add(number, packet)) {
+    const SlotTable::Verdict verdict = slots(*stream).add(number, packet);
+    const bool fresh = verdict == SlotTable::Verdict::added || verdict == SlotTable::Verdict::completed;
+    if (fresh && stream == LUWU_STREAM_GRADIENTS) sums_.came(packet.head, now);
+    switch (verdict) {
         case SlotTable::Verdict::added:
             break;
         case SlotTable::Verdict::again:
@@ -213,6 +222,7 @@ void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, fabric::Ti
     if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
     outbox.send(parent_.other(), std::as_bytes(std::span(&sum.head, 1)), sum.payload);
     slots(stream).sent(sequence, now);
+    if (stream == LUWU_STREAM_GRADIENTS) sums_.sent(sum.head, now);
     ++stats_.sums_sent;
     ++stats_.packets_out;
 }

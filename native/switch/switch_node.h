@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fabric/protocol/link.h"
+#include "switch/block_sums.h"
 #include "switch/slot_table.h"
 
 namespace luwu::switching {
@@ -41,6 +42,10 @@ class SwitchNode final : public fabric::Node {
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
     [[nodiscard]] SwitchNodeStats stats() const;
+
+    // Records the sums of blocks from now on, the first so many. Sums that are made elsewhere are not seen here.
+    void start_trace(std::uint64_t most_records);
+    trace::Recorded stop_trace() { return sums_.stop(); }
 
   private:
     static constexpr std::array kUp = {LUWU_STREAM_REQUESTS, LUWU_STREAM_EXPONENTS, LUWU_STREAM_GRADIENTS};
@@ -75,6 +80,7 @@ class SwitchNode final : public fabric::Node {
     std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
     std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
     SwitchNodeStats stats_;
+    BlockSums sums_;
 };
 
 }  // namespace luwu::switching

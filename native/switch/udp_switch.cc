@@ -103,6 +103,17 @@ std::exception_ptr UdpSwitch::failure() {
     return loop_ == nullptr ? nullptr : loop_->failure();
 }
 
+void UdpSwitch::start_trace(std::uint64_t most_records) {
+    const std::lock_guard lock(mutex_);
+    if (loop_ != nullptr) loop_->call([&] { node_->start_trace(most_records); });
+}
+
+trace::Recorded UdpSwitch::stop_trace() {
+    const std::lock_guard lock(mutex_);
+    if (loop_ == nullptr) return {};
+    return loop_->call([this] { return node_->stop_trace(); });
+}
+
 std::optional<XdpStatus> UdpSwitch::xdp() const {
     const std::lock_guard lock(mutex_);
     if (ports_ == nullptr) return std::nullopt;

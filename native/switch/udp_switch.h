@@ -35,6 +35,9 @@ class UdpSwitch {
     [[nodiscard]] std::optional<fabric::UdpStats> socket_stats();
     [[nodiscard]] std::exception_ptr failure();
     [[nodiscard]] std::optional<XdpStatus> xdp() const;  // nothing without interfaces
+    // Records the sums of blocks of the present job, at most so many; the end of the job ends it, and forgets them.
+    void start_trace(std::uint64_t most_records);
+    [[nodiscard]] trace::Recorded stop_trace();
 
   private:
     [[nodiscard]] std::unique_ptr<SlotTable> slots_in_kernel(const fabric::Wiring& wiring, const XdpPlace& place);

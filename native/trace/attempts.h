@@ -28,6 +28,8 @@ class Attempts {
         recording_ = false;
         return Change::stop;
     }
+    // The attempt that began last is the last one.
+    void take_no_more() { to_begin_ = 0; }
     // Nothing more comes, although no other attempt has begun. Returns true where something was recorded.
     bool end() {
         const bool was = recording_;

@@ -32,6 +32,8 @@ enum class Kind : std::uint16_t {
     pull = 35,      // the worker waits for a block
     push = 36,      // the worker hands a gradient over
     end = 37,       // from the vote until the answer
+    // A switch's.
+    sum = 64,  // of a block's gradient, from its first packet until the last of its sums was sent
 };
 
 inline constexpr std::uint32_t kNone = 0xFFFFFFFF;  // no block, no chunk

@@ -99,6 +99,19 @@ TEST_CASE("attempts are traced as many as were asked for, and what the last of t
     CHECK(attempts.begin_attempt(8) == Attempts::Change::none);
 }
 
+TEST_CASE("the attempt under way is the last when no more are taken") {
+    Attempts attempts;
+    attempts.ask(9);
+    CHECK(attempts.begin_attempt(3) == Attempts::Change::start);
+    CHECK_FALSE(attempts.last());
+    attempts.take_no_more();
+    CHECK(attempts.last());
+    CHECK(attempts.complete());
+    CHECK(attempts.begin_attempt(4) == Attempts::Change::none);
+    CHECK(attempts.begin_attempt(5) == Attempts::Change::stop);
+    CHECK(attempts.last_step() == 3);
+}
+
 TEST_CASE("tracing that is ended begins anew") {
     Attempts attempts;
     attempts.ask(3);

@@ -146,3 +146,27 @@ TEST_CASE("one trace at a time, and another after it or in place of one that is 
     REQUIRE(tracing.take());
     tracing.start(1, 1, 1);
 }
+
+TEST_CASE("a trace that takes no more attempts ends with the last one, at once where nothing is owed") {
+    Tracing tracing;
+    tracing.start(9, kRoom, kRoomOfWorker);
+    tracing.begin_attempt(1);
+    tracing.stands(1, 1);
+    CHECK_FALSE(tracing.take());
+    tracing.take_no_more();
+    auto traced = tracing.take();
+    REQUIRE(traced);
+    CHECK(traced->last_step == 1);
+    tracing.start(9, kRoom, kRoomOfWorker);
+    tracing.begin_attempt(2);
+    tracing.begin_attempt(3);
+    tracing.take_no_more();
+    CHECK_FALSE(tracing.take());
+    tracing.stands(3, 2);
+    CHECK_FALSE(tracing.take());
+    tracing.stands(3, 3);
+    traced = tracing.take();
+    REQUIRE(traced);
+    CHECK(traced->first_step == 2);
+    CHECK(traced->last_step == 3);
+}

@@ -272,6 +272,9 @@ class FakeSession:
         assert self._endpoint is not None
         return self._endpoint
 
+    def profile_bytes(self) -> int:
+        return 0
+
     def tell_progress(self, look: Callable[[], Activity | None]) -> None:
         self.look = look
 

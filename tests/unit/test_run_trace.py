@@ -13,6 +13,7 @@ import pytest
 from luwu.control import control_pb2 as pb
 from luwu.core import trace
 from luwu.core.perfetto import Counter, Flow, Slice, events, write_trace
+from luwu.core.profiling import EVENT
 from luwu.core.trace import NOBODY, NONE, RECORD, Kind, WorkerTrace, clock_offset
 from luwu.errors import ConfigError, ServerError
 from luwu.observe.run_trace import make_events, write_run_trace
@@ -135,6 +136,82 @@ def assert_nested(slices: list[Slice]) -> None:
         ends.append(each.end)
 
 
+def test_a_block_on_several_servers_has_a_way_through_each() -> None:
+    run = run_of(
+        records(
+            (Kind.READ, 10, 20, 1, 1, 0, NOBODY, 40), (Kind.HAND_OUT, 25, 26, 1, 1, NONE, 0), (Kind.COMMIT, 90, 95, 1)
+        ),
+        (records((Kind.PULL, 5, 40, 1, 1)),),
+    )
+    other = records(
+        (Kind.HAND_OUT, 30, 31, 1, 0, NONE, 0), (Kind.WRITE, 50, 60, 1, 0, 0, NOBODY, 80), (Kind.COMMIT, 97, 99, 1)
+    )
+    run.processes.add(name="server 2", records=other, blocks=["layers.0"], clock_ns=2)
+    made = make_events(run)
+    assert {flow.name: [(track, round(1e9 * at) + 5) for track, at in flow.points] for flow in made.flows} == {
+        "step 1, layers.0, worker 0, server 1": [
+            ("worker 0", 5), ("server 1: 1 read", 10), ("server 1: 2 hand out", 25), ("server 1: commit", 90),
+        ],
+        "step 1, layers.0, worker 0, server 2": [
+            ("worker 0", 5), ("server 2: 2 hand out", 32), ("server 2: 6 write", 52), ("server 2: commit", 99),
+        ],
+    }  # fmt: skip
+    assert made.tracks == [
+        "server 1: 1 read", "server 1: 2 hand out", "server 1: commit",
+        "server 2: 2 hand out", "server 2: 6 write", "server 2: commit", "worker 0",
+    ]  # fmt: skip
+    assert {counter.name for counter in made.counters} == {"server 1: disk MB/s", "server 2: disk MB/s"}
+
+
+def switched_run() -> pb.RunTrace:
+    """Make a run over UDP of two steps, whose worker pushes through a switch that knows no steps."""
+    server = records(
+        *((Kind.COLLECT, 1000 * step + 50, 1000 * step + 70, step, 1) for step in (1, 2)), (Kind.COMMIT, 2080, 2090, 2)
+    )
+    worker = records(
+        *((Kind.STEP, 1000 * step, 1000 * step + 500, step) for step in (1, 2)),
+        *((Kind.PUSH, 1000 * step + 10, 1000 * step + 20, step, 1) for step in (1, 2)),
+    )
+    sums = records(*((Kind.SUM, begin, begin + 30, 0, 1, NONE, NOBODY, 64) for begin in (30, 1030, 2030, 2600)))
+    quicker = records(*((Kind.STEP, 1000 * step + 5, 1000 * step + 25, step) for step in (1, 2)))
+    run = run_of(server, (worker, quicker), steps=(1, 2))
+    packets = [pb.PacketCounts(at_ns=at, came=at, sent=2, resent=3) for at in (1000, 2000)]
+    run.processes.add(name="switch a", server="server 1", records=sums, blocks=BLOCKS, packets=packets, clock_ns=2)
+    return run
+
+
+def test_a_switchs_sums_are_in_the_ways_of_their_blocks_in_the_steps_of_their_time() -> None:
+    made = make_events(switched_run())
+    assert made.tracks == ["server 1: 3 collect", "server 1: commit", "switch a: sums", "worker 0", "worker 1"]
+    sums = [each for each in made.slices if each.track == "switch a: sums"]
+    assert [(each.name, each.details["step"], round(1e9 * each.start)) for each in sums] == [
+        ("block 1", 1, 32), ("block 1", 2, 1032),
+    ]  # fmt: skip
+    for flow in made.flows:
+        assert [track for track, _ in flow.points] == [
+            "worker 0", "switch a: sums", "server 1: 3 collect", "server 1: commit",
+        ], flow.name  # fmt: skip
+    assert len(made.flows) == 2
+
+
+def test_a_switch_counts_its_packets() -> None:
+    run = switched_run()
+    counters = [each for each in make_events(run).counters if each.name == "packets"]
+    assert [each.values["received"] for each in counters] == [0, 1000]
+    run.processes[0].packets.add(at_ns=1000)
+    assert {each.name for each in make_events(run).counters} == {"server 1: packets", "switch a: packets"}
+
+
+def test_switches_stand_between_servers_and_workers_by_their_names() -> None:
+    run = switched_run()
+    for name in ("switch b: (2)", "switch a of server 2"):
+        run.processes.add().CopyFrom(run.processes[3])
+        run.processes[-1].name = name
+    assert make_events(run).tracks[2:] == [
+        "switch a of server 2: sums", "switch a: sums", "switch b: (2): sums", "worker 0", "worker 1",
+    ]  # fmt: skip
+
+
 def test_a_block_that_is_read_twice_in_a_step_has_both_reads_in_its_way() -> None:
     server = records(
         (Kind.READ, 10, 20, 1, 1, 0), (Kind.HAND_OUT, 25, 26, 1, 1, NONE, 0),
@@ -171,6 +248,25 @@ def test_workers_times_are_brought_to_the_servers_clock() -> None:
     step = next(each for each in made.slices if each.name == "step 1" and each.track == "worker 0")
     assert (step.start, step.end) == (pytest.approx(300e-9), pytest.approx(400e-9))
     assert made.about["clock error in nanoseconds"] == {"server 1": 0, "worker 0": 40}
+
+
+def test_a_profile_is_tracks_behind_its_workers_own() -> None:
+    many = tuple(records((Kind.STEP, 1000, 2000, 1)) for _ in range(3))
+    run = run_of(records((Kind.COMMIT, 1000, 2000, 1)), many)
+    events = np.array([(700, 800, 0, 1), (900, 1000, 0, 0)], EVENT).tobytes()
+    run.processes[2].profile.CopyFrom(
+        pb.Profile(events=events, names=["aten::mm"], tracks=["thread 7", "device 0"], dropped=3, clock_error_ns=2)
+    )
+    made = make_events(run)
+    assert made.tracks == [
+        "server 1: commit", "worker 0", "worker 1", "worker 1: torch.profiler, device 0",
+        "worker 1: torch.profiler, thread 7", "worker 2",
+    ]  # fmt: skip
+    found = [each for each in made.slices if each.name == "aten::mm"]
+    assert [(round(1e9 * each.start), round(1e9 * each.end)) for each in found] == [(0, 100), (200, 300)]
+    assert made.about["torch.profiler"] == {
+        "worker 1": {"clock error in nanoseconds": 2, "events without room": 3, "failure": ""}
+    }
 
 
 def test_a_server_that_has_some_of_the_blocks_in_another_order() -> None:
@@ -251,9 +347,9 @@ def test_a_worker_records_the_attempts_that_are_asked_for() -> None:
     worker.begin_attempt(6, 10, True)
     worker.end(Kind.PUSH, worker.begin(), 2)
     worker.end_attempt()
-    content, dropped = worker.take() or (b"", -1)
+    content, dropped, profile = worker.take() or (b"", -1, None)
     found = np.frombuffer(content, RECORD)
-    assert dropped == 0 and worker.take() is None
+    assert dropped == 0 and profile is None and worker.take() is None
     assert [tuple(row) for row in found[["kind", "step", "block", "bytes", "chunk", "worker"]].tolist()] == [
         (Kind.PULL, 5, 1, 16, NONE, NOBODY),
         (Kind.STEP, 5, NONE, 0, NONE, NOBODY),
@@ -270,7 +366,7 @@ def test_a_worker_forgets_a_trace_that_was_given_up() -> None:
     worker.begin_attempt(2, 0, False)
     worker.begin_attempt(3, 2, True)
     worker.end_attempt()
-    content, dropped = worker.take() or (b"", -1)
+    content, dropped, _ = worker.take() or (b"", -1, None)
     assert np.frombuffer(content, RECORD)["step"].tolist() == [3] and dropped == 0
 
 

@@ -102,7 +102,7 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("watching", "failure", "topology", "closing", "notice", "job", "places", "stop", "ended")
+    __slots__ = ("watching", "failure", "topology", "closing", "notice", "job", "places", "stop", "ended", "trace")
     WATCHING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class Event(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     watching: Watching
     failure: Failure
     topology: Topology
@@ -121,11 +122,18 @@ class Event(_message.Message):
     places: Places
     stop: Stop
     ended: RunEnded
-    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., job: _Optional[_Union[RunJob, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ...) -> None: ...
+    trace: SwitchTrace
+    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., job: _Optional[_Union[RunJob, _Mapping]] = ..., places: _Optional[_Union[Places, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ended: _Optional[_Union[RunEnded, _Mapping]] = ..., trace: _Optional[_Union[SwitchTrace, _Mapping]] = ...) -> None: ...
 
 class Watching(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SwitchTrace(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    def __init__(self, records: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("error", "message")
@@ -627,18 +635,24 @@ class WorkerStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., peer: _Optional[str] = ..., progress: _Optional[_Union[ProgressRequest, _Mapping]] = ..., heard_seconds: _Optional[float] = ..., behind_seconds: _Optional[float] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset")
+    __slots__ = ("nonce", "proof", "steps", "most_bytes", "offset", "profile_worker", "alone", "end")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_WORKER_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
     steps: int
     most_bytes: int
     offset: int
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    profile_worker: int
+    alone: bool
+    end: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., steps: _Optional[int] = ..., most_bytes: _Optional[int] = ..., offset: _Optional[int] = ..., profile_worker: _Optional[int] = ..., alone: bool = ..., end: bool = ...) -> None: ...
 
 class TraceReply(_message.Message):
     __slots__ = ("proof", "done", "size", "content", "waits_for")
@@ -667,7 +681,7 @@ class RunTrace(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., processes: _Optional[_Iterable[_Union[ProcessTrace, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProcessTrace(_message.Message):
-    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets")
+    __slots__ = ("name", "records", "dropped", "clock_ns", "clock_error_ns", "blocks", "packets", "profile", "servers", "server")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
@@ -675,6 +689,9 @@ class ProcessTrace(_message.Message):
     CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PACKETS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
     name: str
     records: bytes
     dropped: int
@@ -682,7 +699,34 @@ class ProcessTrace(_message.Message):
     clock_error_ns: int
     blocks: _containers.RepeatedScalarFieldContainer[str]
     packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
-    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ...) -> None: ...
+    profile: Profile
+    servers: _containers.RepeatedCompositeFieldContainer[ClockDifference]
+    server: str
+    def __init__(self, name: _Optional[str] = ..., records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ..., server: _Optional[str] = ...) -> None: ...
+
+class ClockDifference(_message.Message):
+    __slots__ = ("clock_ns", "clock_error_ns")
+    CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    clock_ns: int
+    clock_error_ns: int
+    def __init__(self, clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ...) -> None: ...
+
+class Profile(_message.Message):
+    __slots__ = ("events", "names", "tracks", "dropped", "clock_error_ns", "failure")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    TRACKS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    events: bytes
+    names: _containers.RepeatedScalarFieldContainer[str]
+    tracks: _containers.RepeatedScalarFieldContainer[str]
+    dropped: int
+    clock_error_ns: int
+    failure: str
+    def __init__(self, events: _Optional[bytes] = ..., names: _Optional[_Iterable[str]] = ..., tracks: _Optional[_Iterable[str]] = ..., dropped: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class PacketCounts(_message.Message):
     __slots__ = ("at_ns", "came", "sent", "resent")
@@ -697,26 +741,34 @@ class PacketCounts(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., came: _Optional[int] = ..., sent: _Optional[int] = ..., resent: _Optional[int] = ...) -> None: ...
 
 class TraceRecordsRequest(_message.Message):
-    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks")
+    __slots__ = ("records", "dropped", "last", "clock_ns", "clock_error_ns", "blocks", "profile", "servers", "packets")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     dropped: int
     last: bool
     clock_ns: int
     clock_error_ns: int
     blocks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ...) -> None: ...
+    profile: Profile
+    servers: _containers.RepeatedCompositeFieldContainer[ClockDifference]
+    packets: _containers.RepeatedCompositeFieldContainer[PacketCounts]
+    def __init__(self, records: _Optional[bytes] = ..., dropped: _Optional[int] = ..., last: bool = ..., clock_ns: _Optional[int] = ..., clock_error_ns: _Optional[int] = ..., blocks: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ClockDifference, _Mapping]]] = ..., packets: _Optional[_Iterable[_Union[PacketCounts, _Mapping]]] = ...) -> None: ...
 
 class TraceRecordsReply(_message.Message):
-    __slots__ = ("clock_ns",)
+    __slots__ = ("clock_ns", "profile_bytes")
     CLOCK_NS_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     clock_ns: int
-    def __init__(self, clock_ns: _Optional[int] = ...) -> None: ...
+    profile_bytes: int
+    def __init__(self, clock_ns: _Optional[int] = ..., profile_bytes: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("failure",)

@@ -327,7 +327,8 @@ class ControlServicer(object):
 
     def TraceRecords(self, request, context):
         """A worker sends its records of a trace, once the last of its attempts has ended, or asks for the server's time. Each
-        worker sends them to the first of its servers. A server may leave it unimplemented.
+        worker sends them to the first of its servers. A switch does the same when the server says that a trace has ended.
+        A server may leave it unimplemented.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -13,6 +13,8 @@ from luwu.control.credentials import TRACE_REQUEST, Credentials
 from luwu.control.questions import ask_proved, local_client
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError, ServerError
+
+_MANY_STEPS = 1000  # more than begin until the first server's trace is done
 
 Ask = Callable[[pb.TraceRequest], pb.TraceReply]
 """Function that sends a request for a trace, and returns the server's answer."""
@@ -54,33 +56,64 @@ def ask_in(folder: Path, timeouts: Timeouts = TIMEOUTS) -> Ask:
 
 
 def trace_run(
-    ask: Ask,
+    asks: Sequence[Ask],
     steps: int,
     most_bytes: int,
     say: Callable[[str], None],
     wait: Callable[[float], None] = time.sleep,
+    profile_worker: int | None = None,
 ) -> pb.RunTrace:
     """Begin a trace, wait until it is done, and return it.
 
+    Of several servers the others begin before the first, and end after it: so they have its steps, too.
+
     Args:
-        ask: sends a request to the server.
+        asks: sends a request to a server, for each server of the job, in their order.
         steps: attempts at steps that the trace has.
-        most_bytes: most bytes of the server's records, and of those of all workers together.
+        most_bytes: most bytes of a server's records, and of what all workers and switches together send.
         say: called with what the trace waits for, when that changes.
         wait: waits for a number of seconds between two questions.
+        profile_worker: worker that runs torch.profiler, too; None: none does.
 
     Raises:
         ConfigError: ``steps`` is less than 1. ServerError: the run ends before the trace is done, or sends none.
-        Others: what ``ask`` raises.
+        Others: what ``asks`` raise.
     """
     if steps < 1:
         raise ConfigError(f"steps: expected at least 1, found {steps}")
-    reply = ask(pb.TraceRequest(steps=steps, most_bytes=most_bytes))
-    said = ""
+    first, *others = asks
+    for ask in others:
+        ask(pb.TraceRequest(steps=_MANY_STEPS, most_bytes=most_bytes, alone=True))
+
+    def wait_for_first(seconds: float) -> None:
+        wait(seconds)
+        for ask in others:  # a trace that nobody asks for may be given up
+            ask(pb.TraceRequest())
+
+    begun = first(pb.TraceRequest(steps=steps, most_bytes=most_bytes, profile_worker=profile_worker))
+    found = _fetched(first, begun, _Saying(say), wait_for_first)
+    ended = [ask(pb.TraceRequest(end=True)) for ask in others]
+    saying = _Saying(lambda text: say(f"{text} of the other servers"))
+    return join_servers(found, [_fetched(ask, reply, saying, wait) for ask, reply in zip(others, ended, strict=True)])
+
+
+class _Saying:
+    """Says what a trace waits for, when that changes."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said = ""
+
+    def __call__(self, waits_for: str) -> None:
+        if waits_for != self._said:
+            self._said = waits_for
+            self._say(f"waiting for {waits_for}")
+
+
+def _fetched(ask: Ask, reply: pb.TraceReply, say: _Saying, wait: Callable[[float], None]) -> pb.RunTrace:
+    """Wait until a server's trace is done, and return it; ``reply`` is its last answer."""
     while not reply.done:
-        if reply.waits_for != said:
-            said = reply.waits_for
-            say(f"waiting for {said}")
+        say(reply.waits_for)
         wait(TIMEOUTS.look_seconds)
         reply = ask(pb.TraceRequest())
     content = bytes(reply.content)
@@ -93,3 +126,29 @@ def trace_run(
         return pb.RunTrace.FromString(content)
     except DecodeError:
         raise ServerError("trace: expected a trace of this version; install the server's version of luwu") from None
+
+
+def join_servers(found: pb.RunTrace, others: Sequence[pb.RunTrace]) -> pb.RunTrace:
+    """Return the first server's trace with the records of the other servers in it, on the first one's clock.
+
+    A server whose clock no worker has compared with the first one's, or that has none of the steps, counts as one whose
+    records did not come. The trace has the steps that all the others have.
+    """
+    clocks = [process.servers for process in found.processes]
+    for place, other in enumerate(others):
+        name = f"server {place + 2}"
+        known = [servers[place] for servers in clocks if len(servers) > place]
+        first, last = max(found.first_step, other.first_step), min(found.last_step, other.last_step)
+        if not known or first > last:
+            found.missing.append(name)
+            continue
+        clock = min(known, key=lambda difference: difference.clock_error_ns)
+        found.first_step, found.last_step = first, last
+        found.missing.extend(f"{missing} of {name}" for missing in other.missing)
+        for process in other.processes:
+            process.name = name if process.name == other.processes[0].name else f"{process.name} of {name}"
+            process.server = name if process.server else ""
+            process.clock_ns += clock.clock_ns
+            process.clock_error_ns += clock.clock_error_ns
+            found.processes.append(process)
+    return found

@@ -168,6 +168,10 @@ class WorkerSession(Protocol):
         """This worker's part of a trace."""
         ...
 
+    def profile_bytes(self) -> int:
+        """Return the most bytes of a profile that the server asks of this worker in the trace that begins; 0: none."""
+        ...
+
     @property
     def endpoint(self) -> Endpoint:
         """The worker's end of the fabric, there once `attach` has returned."""

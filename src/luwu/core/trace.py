@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from luwu.core.native import TraceRecorder
+    from luwu.core.profiling import RunningProfile
 
 NONE = 0xFFFFFFFF
 """Number of no block and of no chunk."""
@@ -55,6 +56,7 @@ class Kind(IntEnum):
     PULL = 35
     PUSH = 36
     END = 37
+    SUM = 64
 
 
 def clock_offset(questions: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
@@ -69,6 +71,14 @@ def clock_offset(questions: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     return told - (asked + answered) // 2, (answered - asked + 1) // 2
 
 
+class WorkerRecords(NamedTuple):
+    """Records of a whole trace, the number of those that found no room, and the profile, where one was asked for."""
+
+    content: bytes
+    dropped: int
+    profile: RunningProfile | None
+
+
 class WorkerTrace:
     """Records of what this worker does in the attempts that its server traces. The thread that trains makes them.
 
@@ -79,25 +89,34 @@ class WorkerTrace:
     def __init__(self) -> None:
         self.on = False
         self._recorder: TraceRecorder | None = None
+        self._profile: RunningProfile | None = None
         self._step = 0
         self._is_last = False
         self._begun = 0
-        self._finished: tuple[bytes, int] | None = None
+        self._finished: WorkerRecords | None = None
 
-    def begin_attempt(self, step: int, most_records: int, is_last: bool) -> None:
+    def begin_attempt(
+        self,
+        step: int,
+        most_records: int,
+        is_last: bool,
+        start_profile: Callable[[], RunningProfile | None] = lambda: None,
+    ) -> None:
         """Record the attempt that begins, if the server asks for ``most_records`` of it at the most, not for 0.
 
         Args:
             step: committed steps before it, and one.
             most_records: most records of the whole trace.
             is_last: the trace ends with this attempt.
+            start_profile: starts a profile of this worker when a trace begins, where the server asks for one.
         """
         if not most_records:
-            self._recorder = None  # the server has given the trace up
+            self.give_up()  # as the server has
             return
         if self._recorder is None:
             from luwu.core.native import TraceRecorder  # plain torch trains a model of LuWu's without the native part
 
+            self._profile = start_profile()
             self._recorder = TraceRecorder()
             self._recorder.start(most_records)
         self._step, self._is_last = step, is_last
@@ -120,10 +139,21 @@ class WorkerTrace:
         self.end(Kind.STEP, self._begun)
         self.on = False
         if self._is_last:
-            self._finished, self._recorder = self._recorder.stop(), None
+            if self._profile is not None:
+                self._profile.stop()
+            self._finished = WorkerRecords(*self._recorder.stop(), self._profile)
+            self._recorder = self._profile = None
 
-    def take(self) -> tuple[bytes, int] | None:
-        """Return the records of a whole trace, and the number of those that found no room, once; None: there is none.
+    def give_up(self) -> None:
+        """Record no more, and forget what was recorded of a trace that has not ended."""
+        self.on = False
+        self._recorder = None
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
+
+    def take(self) -> WorkerRecords | None:
+        """Return the records of a whole trace, once; None: there is none.
 
         Another thread may call it.
         """

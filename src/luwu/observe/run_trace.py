@@ -5,9 +5,11 @@ Tracks and names are those of `luwu simulate --trace`, so that the two can be co
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from luwu.core import perfetto
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.perfetto import Counter, Flow, Slice
 from luwu.core.trace import NOBODY, NONE, RECORD, Kind
+from luwu.observe.profile_tracks import profile_slices
 
 SERVER_TRACKS = {
     Kind.READ: ("1 read", "block"),
@@ -33,8 +36,9 @@ SERVER_TRACKS = {
     Kind.WRITE_KEPT: ("6 write", "gradient of block"),
     Kind.COMMIT: ("commit", "step"),
     Kind.ROLL_BACK: ("commit", "roll back step"),
+    Kind.SUM: ("sums", "block"),
 }
-"""Track of each kind of a server's records, and the word before the block's number, or before the step's."""
+"""Track of each kind of a server's or a switch's records, and the word before the block's number, or the step's."""
 
 WORKER_NAMES = {
     Kind.STEP: "step",
@@ -53,6 +57,7 @@ STAGES = (
     Kind.FORWARD,
     Kind.BACKWARD,
     Kind.PUSH,
+    Kind.SUM,
     Kind.COLLECT,
     Kind.KEEP,
     Kind.READ_STATES,
@@ -65,6 +70,7 @@ WINDOWS = 200
 """Spans of time for which a trace has the rates of the disks."""
 
 _KINDS = frozenset(Kind)
+_ROW = re.compile(r"(.*) \((\d+)\)")
 _READS = (Kind.READ, Kind.READ_STATES, Kind.READ_KEPT)
 _WRITES = (Kind.WRITE, Kind.WRITE_KEPT)
 _LEAST_NS = 1.0  # of a slice, which a flow must find
@@ -72,9 +78,13 @@ _LEAST_NS = 1.0  # of a slice, which a flow must find
 
 @dataclass(frozen=True)
 class Span:
-    """A record on the server's clock, in nanoseconds. ``block`` and ``chunk`` are None where there are none."""
+    """A record on the server's clock, in nanoseconds. ``block`` and ``chunk`` are None where there are none.
+
+    ``server`` is the server that the process is, or that a switch belongs to; empty: a worker's record.
+    """
 
     process: str
+    server: str
     kind: Kind
     begin: int
     end: int
@@ -109,12 +119,15 @@ def write_run_trace(trace: pb.RunTrace, path: Path) -> RunEvents:
 def make_events(trace: pb.RunTrace) -> RunEvents:
     """Make tracks, slices, flows and counters of a trace; raises ServerError where its records are none."""
     names = _block_names(trace)
-    spans = [span for span in spans_of(trace, names) if trace.first_step <= span.step <= trace.last_step]
+    found = with_steps(list(spans_of(trace, names)))
+    spans = [span for span in found if trace.first_step <= span.step <= trace.last_step]
+    profiled = list(profile_slices(trace.processes))
     noted = [counts.at_ns + process.clock_ns for process in trace.processes for counts in process.packets]
-    zero = min([*noted, *(span.begin for span in spans)], default=0)
+    zero = min([*noted, *(span.begin for span in spans), *(each.begin for each in profiled)], default=0)
     placed = list(lay_out(spans))
     slices = [_slice(span, track, names, zero) for span, track in placed]
-    tracks = sorted({track for _, track in placed}, key=_track_order)
+    slices += [Slice(each.track, each.name, _seconds(each.begin, zero), _seconds(each.end, zero)) for each in profiled]
+    tracks = sorted({each.track for each in slices}, key=_track_order)
     flows = list(flows_of(placed, names, zero))
     counters = [*disk_rates(spans, zero), *packet_counts(trace, zero)]
     return RunEvents(tracks, slices, flows, counters, _about(trace))
@@ -140,6 +153,7 @@ def spans_of(trace: pb.RunTrace, names: Sequence[str]) -> Iterator[Span]:
                 )
             yield Span(
                 process.name,
+                process.server or ("" if process.name.startswith("worker") else process.name),
                 Kind(kind),
                 begin + process.clock_ns,
                 end + process.clock_ns,
@@ -149,6 +163,27 @@ def spans_of(trace: pb.RunTrace, names: Sequence[str]) -> Iterator[Span]:
                 rank if worker == NOBODY else worker,
                 nbytes,
             )
+
+
+def with_steps(spans: Sequence[Span]) -> Iterator[Span]:
+    """Return the spans, those of switches with their steps: a sum begins while a worker is in its step.
+
+    A switch does not know the step. What began while no worker was in a step that is traced is left out.
+    """
+    times: dict[int, tuple[int, int]] = {}  # from the first worker's begin to the last one's end
+    for span in spans:
+        if span.kind is Kind.STEP:
+            begin, end = times.get(span.step, (span.begin, span.end))
+            times[span.step] = min(begin, span.begin), max(end, span.end)
+    steps = sorted((begin, end, step) for step, (begin, end) in times.items())
+    begins = [begin for begin, _, _ in steps]
+    for span in spans:
+        if span.kind is not Kind.SUM:
+            yield span
+            continue
+        place = bisect_right(begins, span.begin) - 1
+        if place >= 0 and span.begin <= steps[place][1]:
+            yield replace(span, step=steps[place][2])
 
 
 def lay_out(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
@@ -173,28 +208,38 @@ def lay_out(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
 def flows_of(placed: Iterable[tuple[Span, str]], names: Sequence[str], zero: int) -> Iterator[Flow]:
     """Return the way of each block through each step, for each worker that pulled it: its stages in the order of time.
 
-    Of a stage that works on a block chunk by chunk, the way goes through the chunk that was done last.
+    Of a stage that works on a block chunk by chunk, the way goes through the chunk that was done last. A block that is
+    cut among several servers has a way through each.
     """
-    shared: dict[tuple[int, int], list[tuple[Span, str]]] = defaultdict(list)
+    shared: dict[tuple[str, int, int], list[tuple[Span, str]]] = defaultdict(list)
     of_workers: dict[tuple[int, int, int], list[tuple[Span, str]]] = defaultdict(list)
-    commits: list[tuple[Span, str]] = []
+    commits: dict[str, list[tuple[Span, str]]] = defaultdict(list)
+    servers: dict[tuple[int, int], set[str]] = defaultdict(set)
     for span, track in placed:
         if span.kind is Kind.COMMIT:
-            commits.append((span, track))
-        elif span.kind not in STAGES or span.block is None:
+            commits[span.server].append((span, track))
             continue
-        elif span.worker is None:
-            shared[span.step, span.block].append((span, track))
+        if span.kind not in STAGES or span.block is None:
+            continue
+        if span.server:
+            servers[span.step, span.block].add(span.server)
+        if span.worker is None:
+            shared[span.server, span.step, span.block].append((span, track))
         else:
             of_workers[span.step, span.block, span.worker].append((span, track))
-    commits.sort(key=lambda found: found[0].step)
+    for found in commits.values():
+        found.sort(key=lambda commit: commit[0].step)
     for (step, block, worker), own in sorted(of_workers.items()):
-        stages = [*_last_chunks([*own, *shared[step, block]])]
-        stages += [found for found in commits if found[0].step >= step][:1]
-        stages.sort(key=lambda found: found[0].begin)
-        if len(stages) > 1:
-            points = [(track, _seconds(span.begin, zero)) for span, track in stages]
-            yield Flow(f"step {step}, {names[block]}, worker {worker}", points)
+        through = servers[step, block] or {""}
+        for server in sorted(through):
+            here = [stage for stage in own if stage[0].server in ("", server)]
+            stages = [*_last_chunks([*here, *shared[server, step, block]])]
+            stages += [commit for commit in commits[server] if commit[0].step >= step][:1]
+            stages.sort(key=lambda stage: stage[0].begin)
+            if len(stages) > 1:
+                points = [(track, _seconds(span.begin, zero)) for span, track in stages]
+                end = f", {server}" if len(through) > 1 else ""
+                yield Flow(f"step {step}, {names[block]}, worker {worker}{end}", points)
 
 
 def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str]]:
@@ -210,11 +255,17 @@ def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str
 
 
 def disk_rates(spans: Sequence[Span], zero: int) -> Iterator[Counter]:
-    """Return the MB/s that the disks read and wrote, in equal windows of the trace's time."""
-    transfers = [span for span in spans if span.kind in (*_READS, *_WRITES)]
-    if not transfers:
-        return
-    until = max(span.end for span in spans)
+    """Return the MB/s that each server's disks read and wrote, in equal windows of the trace's time."""
+    until = max((span.end for span in spans), default=zero)
+    by_server: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.kind in (*_READS, *_WRITES):
+            by_server[span.process].append(span)
+    for server, transfers in by_server.items():
+        yield from _rates_of(_counter_name(server, by_server, "disk MB/s"), transfers, zero, until)
+
+
+def _rates_of(name: str, transfers: Sequence[Span], zero: int, until: int) -> Iterator[Counter]:
     width = max(1.0, (until - zero) / WINDOWS)
     edges = zero + width * np.arange(WINDOWS + 1)
     moved = {"read": np.zeros(WINDOWS), "written": np.zeros(WINDOWS)}
@@ -224,13 +275,14 @@ def disk_rates(spans: Sequence[Span], zero: int) -> Iterator[Counter]:
         if whole > 0:
             moved["read" if span.kind in _READS else "written"] += span.nbytes * share / whole
     for window in range(WINDOWS):
-        rates = {name: round(float(values[window]) / width * 1e3, 3) for name, values in moved.items()}
-        yield Counter("disk MB/s", _seconds(edges[window], zero), rates)
-    yield Counter("disk MB/s", _seconds(edges[-1], zero), {"read": 0.0, "written": 0.0})
+        rates = {which: round(float(values[window]) / width * 1e3, 3) for which, values in moved.items()}
+        yield Counter(name, _seconds(edges[window], zero), rates)
+    yield Counter(name, _seconds(edges[-1], zero), {"read": 0.0, "written": 0.0})
 
 
 def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
-    """Return the packets that the server has received, sent and sent again since the trace began, at each step."""
+    """Return the packets that servers and switches have received, sent and sent again since the trace began."""
+    counted = [process.name for process in trace.processes if process.packets]
     for process in trace.processes:
         for counts in process.packets:
             first = process.packets[0]
@@ -239,7 +291,13 @@ def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
                 "sent": counts.sent - first.sent,
                 "sent again": counts.resent - first.resent,
             }
-            yield Counter("packets", _seconds(counts.at_ns + process.clock_ns, zero), values)
+            name = _counter_name(process.name, counted, "packets")
+            yield Counter(name, _seconds(counts.at_ns + process.clock_ns, zero), values)
+
+
+def _counter_name(process: str, all_of_them: Collection[str], name: str) -> str:
+    """Return a counter's name, with the process in front where several have such a counter."""
+    return name if len(all_of_them) == 1 else f"{process}: {name}"
 
 
 def _block_names(trace: pb.RunTrace) -> list[str]:
@@ -254,12 +312,14 @@ def _track_of(span: Span) -> str:
     return f"{span.process}: {SERVER_TRACKS[span.kind][0]}"
 
 
-def _track_order(track: str) -> tuple[bool, str, int, str]:
-    """Sort a server's tracks by its steps, and then workers by their ranks."""
-    base, _, row = track.partition(" (")
-    worker = base.startswith("worker")
-    number = int(base.rpartition(" ")[2]) if worker else int(row[:-1]) if row else 1
-    return worker, "" if worker else base, number, track
+def _track_order(track: str) -> tuple[int, int, str, int]:
+    """Sort a server's tracks by its steps, then switches by their names, and workers by their ranks."""
+    base, row = match.groups() if (match := _ROW.fullmatch(track)) else (track, None)
+    process, _, part = base.partition(": ")
+    kind, _, name = process.partition(" ")
+    place = ("server", "switch", "worker").index(kind)
+    number, rest = (0, base) if kind == "switch" else (int(name), part)
+    return place, number, rest, int(row or 1)
 
 
 def _slice(span: Span, track: str, names: Sequence[str], zero: int) -> Slice:
@@ -284,13 +344,24 @@ def _name_of(span: Span) -> str:
 
 
 def _about(trace: pb.RunTrace) -> dict[str, Any]:
-    return {
+    about: dict[str, Any] = {
         "first step": trace.first_step,
         "last step": trace.last_step,
         "clock error in nanoseconds": {process.name: process.clock_error_ns for process in trace.processes},
         "records without room": {process.name: process.dropped for process in trace.processes},
         "records that did not come": list(trace.missing),
     }
+    profiles = {process.name: process.profile for process in trace.processes if process.HasField("profile")}
+    if profiles:
+        about["torch.profiler"] = {
+            name: {
+                "clock error in nanoseconds": profile.clock_error_ns,
+                "events without room": profile.dropped,
+                "failure": profile.failure,
+            }
+            for name, profile in profiles.items()
+        }
+    return about
 
 
 def _seconds(at: float, zero: int) -> float:

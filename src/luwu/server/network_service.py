@@ -21,7 +21,7 @@ from luwu.server.launchers import Launchers
 from luwu.server.participants import LauncherMember, Participant, on_one_line
 from luwu.server.run import Terms, Worker, claim_nothing
 from luwu.server.runs import Runs
-from luwu.server.service import Attached, ControlService, trace_of
+from luwu.server.service import Attached, ControlService, take_records, trace_of
 from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.store.run_record import Claim, Counts
 
@@ -230,9 +230,16 @@ class NetworkService(ControlService[Any]):
     def Trace(self, request: pb.TraceRequest, caller: Any) -> pb.TraceReply:  # noqa: N802
         """Trace the run for whoever has the key."""
         proof = self._let_in(request, TRACE_REQUEST, caller)
-        reply = trace_of(self._runs.run, request)
+        reply = trace_of(self._runs.run, request, self._runs.present_switches())
         reply.proof = proof
         return reply
+
+    def TraceRecords(self, request: pb.TraceRecordsRequest, caller: Any) -> pb.TraceRecordsReply:  # noqa: N802
+        """Take the records of a worker or a switch, and tell the time."""
+        participant = self._participant(caller)
+        if isinstance(participant, SwitchMember):
+            return take_records(self._runs.run.tracing, participant.name, request)
+        return super().TraceRecords(request, caller)
 
     def Leave(self, request: pb.LeaveRequest, caller: Any) -> pb.Empty:  # noqa: N802
         """Let a participant leave; it may give the reason why it cannot go on."""

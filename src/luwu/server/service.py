@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from luwu.control import control_pb2 as pb
@@ -22,6 +22,7 @@ from luwu.core.protocols import LossScale
 from luwu.server.membership import Membership, lost_meanwhile
 from luwu.server.participants import on_one_line
 from luwu.server.progress import Report
+from luwu.server.tracing import RunTracing, Sender, TracedSwitch
 from luwu.store.run_record import Counts
 
 CallerT = TypeVar("CallerT")
@@ -65,8 +66,13 @@ class Joined(Protocol):
         ...
 
 
-def trace_of(run: Membership[Any], request: pb.TraceRequest) -> pb.TraceReply:
+def trace_of(run: Membership[Any], request: pb.TraceRequest, switches: Sequence[TracedSwitch] = ()) -> pb.TraceReply:
     """Begin a trace of a run, or return a piece of the one that was begun.
+
+    Args:
+        run: the run.
+        request: what is asked for.
+        switches: switches that have joined its server.
 
     Raises:
         ServerError: the run has not begun, or has ended. Others: see `RunTracing`.
@@ -75,9 +81,21 @@ def trace_of(run: Membership[Any], request: pb.TraceRequest) -> pb.TraceReply:
         raise ServerError(f"trace: expected a run that goes on, found one that has failed: {error}")
     with run.core() as core:
         if request.steps:
-            run.tracing.start(core, range(run.workers), request.steps, request.most_bytes)
+            profiled = request.profile_worker if request.HasField("profile_worker") else None
+            workers = range(0 if request.alone else run.workers)
+            run.tracing.start(core, workers, request.steps, request.most_bytes, profiled, switches)
             return pb.TraceReply(waits_for="the run's next steps")
-        return run.tracing.answer(core, run.joined, run.block_names, request.offset)
+        if request.end:
+            run.tracing.end(core)
+        present: list[Sender] = [*run.joined, *(switch.name for switch in switches)]
+        return run.tracing.answer(core, present, run.block_names, request.offset)
+
+
+def take_records(tracing: RunTracing, sender: Sender, request: pb.TraceRecordsRequest) -> pb.TraceRecordsReply:
+    """Take records of a worker or a switch, and tell the time. Raises ConfigError, see `RunTracing.take`."""
+    if request.records or request.last or request.HasField("profile"):
+        tracing.take(sender, request)
+    return pb.TraceRecordsReply(clock_ns=time.monotonic_ns(), profile_bytes=tracing.profile_bytes(sender))
 
 
 def error_to_tell(method: str, error: Exception) -> LuwuError:
@@ -216,9 +234,7 @@ class ControlService(ABC, Generic[CallerT]):
     def TraceRecords(self, request: pb.TraceRecordsRequest, caller: CallerT) -> pb.TraceRecordsReply:  # noqa: N802
         """Take a worker's records of a trace, and tell the time."""
         worker = self.worker_of(caller)
-        if request.records or request.last:
-            worker.run.tracing.take(worker.rank, request)
-        return pb.TraceRecordsReply(clock_ns=time.monotonic_ns())
+        return take_records(worker.run.tracing, worker.rank, request)
 
     @abstractmethod
     def Trace(self, request: pb.TraceRequest, caller: CallerT) -> pb.TraceReply:  # noqa: N802

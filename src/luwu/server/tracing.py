@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,8 +19,14 @@ LEAST_BYTES = 1 << 16
 MOST_BYTES = 1 << 30
 """Bounds of what may be asked for: attempts at steps, and bytes of records of a process."""
 
+MOST_PROFILED_STEPS = 20
+"""Most attempts of a trace with a profile: the memory that torch.profiler takes in the worker grows with them."""
+
 PIECE_BYTES = 4 << 20
 """Bytes of a trace in one message."""
+
+_NAME = "server 1"
+_TABLE_BYTES = 1 << 20  # of the names in a profile, and of the pieces' frames
 
 
 class TracingCore(Protocol):
@@ -28,6 +34,10 @@ class TracingCore(Protocol):
 
     def start_trace(self, attempts: int, most_records: int, most_of_worker: int) -> None:
         """Record the next attempts at steps; raises StepOrderError where that is under way already."""
+        ...
+
+    def end_trace(self) -> None:
+        """Record no attempt that has not begun yet."""
         ...
 
     def give_trace_up(self) -> None:
@@ -48,16 +58,40 @@ class TracingCore(Protocol):
         ...
 
 
+class TracedSwitch(Protocol):
+    """A switch that has joined the server."""
+
+    @property
+    def name(self) -> str:
+        """Its name, such as ``switch rack1``."""
+        ...
+
+    def tell(self, event: pb.Event) -> None:
+        """Send it an event."""
+        ...
+
+
+Sender = int | str
+"""A worker's rank, or a switch's name: who sends records."""
+
+
 @dataclass
 class _Trace:
-    """A trace that is being made: ``waits`` are the workers whose records are still to come."""
+    """A trace that is being made.
 
-    worker_bytes: int
-    waits: set[int]
+    ``waits`` are the workers and switches whose records are still to come, ``profiled`` is the worker that has a
+    profile, too.
+    """
+
+    sender_bytes: int
+    profile_bytes: int
+    profiled: int | None
+    switches: Sequence[TracedSwitch]
+    waits: set[Sender]
     asked_at: float
     server: tuple[bytes, int, int, int] | None = None
     recorded_at: float = 0.0
-    pieces: dict[int, list[pb.TraceRecordsRequest]] = field(default_factory=dict)
+    pieces: dict[Sender, list[pb.TraceRecordsRequest]] = field(default_factory=dict)
     packets: list[pb.PacketCounts] = field(default_factory=list)
     content: bytes | None = None
 
@@ -74,20 +108,34 @@ class RunTracing:
         self._lock = threading.Lock()
         self._trace: _Trace | None = None
 
-    def start(self, core: TracingCore, workers: Iterable[int], steps: int, most_bytes: int) -> None:
+    def start(
+        self,
+        core: TracingCore,
+        workers: Iterable[int],
+        steps: int,
+        most_bytes: int,
+        profiled: int | None = None,
+        switches: Sequence[TracedSwitch] = (),
+    ) -> None:
         """Begin a trace; the one before it is forgotten, and given up if nobody asks for it any more.
 
         Args:
             core: the native server.
             workers: ranks of the run's workers.
             steps: attempts at steps that it has.
-            most_bytes: most bytes of the server's records, and of those of all workers together.
+            most_bytes: most bytes of the server's records, and of what all workers and switches together send.
+            profiled: worker that sends a profile, which then may have half of those bytes; None: none does.
+            switches: switches that send records, too.
 
         Raises:
             ConfigError: a number that is out of its range. StepOrderError: another trace is under way.
         """
-        if not 1 <= steps <= MOST_STEPS:
-            raise ConfigError(f"steps: expected 1 to {MOST_STEPS}, found {steps}")
+        ranks = set(workers)
+        most_steps, with_profile = (MOST_STEPS, "") if profiled is None else (MOST_PROFILED_STEPS, " with a profile")
+        if not 1 <= steps <= most_steps:
+            raise ConfigError(f"steps: expected 1 to {most_steps}{with_profile}, found {steps}")
+        if profiled is not None and profiled not in ranks:
+            raise ConfigError(f"profile-worker: expected 0 to {len(ranks) - 1}, found {profiled}")
         if not LEAST_BYTES <= most_bytes <= MOST_BYTES:
             raise ConfigError(f"limit: expected {LEAST_BYTES} to {MOST_BYTES} bytes, found {most_bytes}")
         with self._lock:
@@ -97,16 +145,31 @@ class RunTracing:
                 if now - self._trace.asked_at < TIMEOUTS.trace_question_seconds:
                     raise StepOrderError("another trace of this run is under way; ask again when it is done")
                 core.give_trace_up()
-            waits = set(workers)
-            worker_bytes = max(LEAST_BYTES, most_bytes // max(1, len(waits)))
-            core.start_trace(steps, most_bytes // RECORD.itemsize, worker_bytes // RECORD.itemsize)
-            self._trace = _Trace(worker_bytes, waits, now)
+            profile_bytes = 0 if profiled is None else most_bytes // 2
+            waits: set[Sender] = {*ranks, *(switch.name for switch in switches)}
+            sender_bytes = max(LEAST_BYTES, (most_bytes - profile_bytes) // max(1, len(waits)))
+            records = sender_bytes // RECORD.itemsize
+            core.start_trace(steps, most_bytes // RECORD.itemsize, records)
+            self._trace = _Trace(sender_bytes, profile_bytes, profiled, switches, waits, now)
+            for switch in switches:
+                switch.tell(pb.Event(trace=pb.SwitchTrace(records=records)))
 
     @property
     def under_way(self) -> bool:
         """True while workers may be asked for records."""
         trace = self._trace
         return trace is not None and trace.server is None
+
+    def end(self, core: TracingCore) -> None:
+        """Record no attempt that has not begun yet, as another server's trace has ended. Without a trace: nothing."""
+        with self._lock:
+            if self.under_way:
+                core.end_trace()
+
+    def profile_bytes(self, sender: Sender) -> int:
+        """Return the most bytes of a profile that the trace under way has of a worker; 0: it has none."""
+        trace = self._trace
+        return trace.profile_bytes if trace is not None and self.under_way and trace.profiled == sender else 0
 
     def note_packets(self, stats: Mapping[str, Any]) -> None:
         """Take the counts of packets from a native server's stats, where it has such."""
@@ -121,8 +184,8 @@ class RunTracing:
                 )
             )
 
-    def take(self, rank: int, request: pb.TraceRecordsRequest) -> None:
-        """Take a worker's records. Those of a trace that nobody waits for are dropped.
+    def take(self, sender: Sender, request: pb.TraceRecordsRequest) -> None:
+        """Take the records of a worker or a switch. Those of a trace that nobody waits for are dropped.
 
         Raises:
             ConfigError: they are no records, or more than were asked for.
@@ -131,24 +194,28 @@ class RunTracing:
             raise ConfigError(f"records: expected a multiple of {RECORD.itemsize} bytes, found {len(request.records)}")
         with self._lock:
             trace = self._trace
-            if trace is None or rank not in trace.waits:
+            if trace is None or sender not in trace.waits:
                 return
-            pieces = trace.pieces.setdefault(rank, [])
-            size = len(request.records) + sum(len(piece.records) for piece in pieces)
-            if size > trace.worker_bytes:
-                trace.waits.discard(rank)
-                del trace.pieces[rank]
-                raise ConfigError(f"records: expected at most {trace.worker_bytes} bytes, found more")
+            pieces = trace.pieces.setdefault(sender, [])
             pieces.append(request)
+            profile_bytes = trace.profile_bytes + _TABLE_BYTES if trace.profiled == sender else 0
+            for what, most_bytes, size in (
+                ("records", trace.sender_bytes, sum(len(piece.records) for piece in pieces)),
+                ("profile", profile_bytes, sum(piece.profile.ByteSize() for piece in pieces)),
+            ):
+                if size > most_bytes:
+                    trace.waits.discard(sender)
+                    del trace.pieces[sender]
+                    raise ConfigError(f"{what}: expected at most {most_bytes} bytes, found more")
             if request.last:
-                trace.waits.discard(rank)
+                trace.waits.discard(sender)
 
-    def answer(self, core: TracingCore, present: Iterable[int], blocks: Iterable[str], offset: int) -> pb.TraceReply:
+    def answer(self, core: TracingCore, present: Iterable[Sender], blocks: Sequence[str], offset: int) -> pb.TraceReply:
         """Return a piece of the trace, or why it is not there yet.
 
         Args:
             core: the native server.
-            present: ranks of the workers that are in the run.
+            present: workers and switches that are in the run.
             blocks: names of the model's blocks.
             offset: bytes that the asker has.
 
@@ -171,7 +238,7 @@ class RunTracing:
                 self._trace = None  # the asker has all of it
             return pb.TraceReply(done=True, size=size, content=piece)
 
-    def _advance(self, trace: _Trace, core: TracingCore, present: set[int], blocks: Iterable[str]) -> str:
+    def _advance(self, trace: _Trace, core: TracingCore, present: set[Sender], blocks: Sequence[str]) -> str:
         """Put the trace together if all of it is there, else return what is missing."""
         if trace.server is None:
             trace.server = core.take_trace()
@@ -179,18 +246,20 @@ class RunTracing:
                 return "the run's next steps"
             trace.recorded_at = self._clock()
             self.note_packets(core.stats())
-        waits = sorted(trace.waits & present)
+            for switch in trace.switches:
+                switch.tell(pb.Event(trace=pb.SwitchTrace()))
+        waits = trace.waits & present
         if waits and self._clock() - trace.recorded_at < TIMEOUTS.trace_records_seconds:
-            return f"the records of {counted(len(waits), 'worker')}"
+            switches = sum(isinstance(sender, str) for sender in waits)
+            counts = (len(waits) - switches, "worker", "workers"), (switches, "switch", "switches")
+            return f"the records of {' and '.join(counted(*each) for each in counts if each[0])}"
         records, dropped, first, last = trace.server
-        server = pb.ProcessTrace(
-            name="server 1", records=records, dropped=dropped, blocks=blocks, packets=trace.packets
-        )
+        server = pb.ProcessTrace(name=_NAME, records=records, dropped=dropped, blocks=blocks, packets=trace.packets)
         processes = [server]
-        for rank, pieces in sorted(trace.pieces.items()):
-            if rank not in trace.waits:
-                processes.append(_joined(rank, pieces))
-        missing = [f"worker {rank}" for rank in sorted(trace.waits)]
+        for sender, pieces in sorted(trace.pieces.items(), key=lambda found: _order(found[0])):
+            if sender not in trace.waits:
+                processes.append(_joined(sender, pieces, blocks))
+        missing = [_name_of(sender) for sender in sorted(trace.waits, key=_order)]
         whole = pb.RunTrace(first_step=first, last_step=last, processes=processes, missing=missing)
         trace.content = whole.SerializeToString()
         trace.pieces.clear()
@@ -198,13 +267,32 @@ class RunTracing:
         return ""
 
 
-def _joined(rank: int, pieces: list[pb.TraceRecordsRequest]) -> pb.ProcessTrace:
+def _order(sender: Sender) -> tuple[bool, Sender]:
+    """Sort workers by their ranks, and then switches by their names."""
+    return isinstance(sender, str), sender
+
+
+def _name_of(sender: Sender) -> str:
+    return sender if isinstance(sender, str) else f"worker {sender}"
+
+
+def _joined(sender: Sender, pieces: list[pb.TraceRecordsRequest], blocks: Sequence[str]) -> pb.ProcessTrace:
+    """Return a process's part of a trace. A switch knows the blocks by the server's numbers."""
     last = pieces[-1]
+    switch = isinstance(sender, str)
+    profile = None
+    if last.HasField("profile"):
+        profile = last.profile
+        profile.events = b"".join(piece.profile.events for piece in pieces)
     return pb.ProcessTrace(
-        name=f"worker {rank}",
+        profile=profile,
+        name=_name_of(sender),
+        packets=last.packets,
+        server=_NAME if switch else "",
         records=b"".join(piece.records for piece in pieces),
         dropped=last.dropped,
         clock_ns=last.clock_ns,
         clock_error_ns=last.clock_error_ns,
-        blocks=last.blocks,
+        blocks=blocks if switch else last.blocks,
+        servers=last.servers,
     )

@@ -93,8 +93,11 @@ class LocalSession(Session):
     def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
         return self._control.call("Divide", request)
 
-    def _server_clock(self) -> tuple[int, int]:
-        return 0, 0  # one machine has one
+    def _server_clocks(self) -> list[tuple[int, int]]:
+        return [(0, 0)]  # one machine has one
+
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        return self._control.call("TraceRecords", pb.TraceRecordsRequest())
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._control.post("TraceRecords", request)

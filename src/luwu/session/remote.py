@@ -221,13 +221,16 @@ class RemoteSession(Session):
     def _divide(self, request: pb.DivideRequest) -> pb.DivideReply:
         return self._servers[0].control.call("Divide", request)
 
-    def _server_clock(self) -> tuple[int, int]:
-        def ask() -> tuple[int, int, int]:
+    def _server_clocks(self) -> list[tuple[int, int]]:
+        def ask(server: RemoteServer) -> tuple[int, int, int]:
             sent = time.monotonic_ns()
-            reply = self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest())
+            reply = server.control.call("TraceRecords", pb.TraceRecordsRequest())
             return sent, int(reply.clock_ns), time.monotonic_ns()
 
-        return clock_offset([ask() for _ in range(_CLOCK_QUESTIONS)])
+        return [clock_offset([ask(server) for _ in range(_CLOCK_QUESTIONS)]) for server in self._servers]
+
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        return self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest())
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._servers[0].control.call("TraceRecords", request)

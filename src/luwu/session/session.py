@@ -21,9 +21,10 @@ from luwu.core.manifest import Manifest
 from luwu.core.progress import Activity
 from luwu.core.protocols import Endpoint, LossScale
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
-from luwu.core.trace import RECORD, WorkerTrace
+from luwu.core.trace import WorkerTrace
 from luwu.session.batch_share import BatchShare, WorkTimer
 from luwu.session.progress import ProgressTeller
+from luwu.session.trace_pieces import trace_pieces
 from luwu.store.run_record import Counts
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 SessionT = TypeVar("SessionT", bound="Session")
 
 MOST_ROWS = 1 << 32
-
-_TRACE_PIECE_BYTES = RECORD.itemsize << 16
 
 log = logging.getLogger(__name__)
 
@@ -225,21 +224,14 @@ class Session(OfThisProcess, ABC):
         finished = self.trace.take()
         if finished is None:
             return
-        records, dropped = finished
-        clock_ns, clock_error_ns = self._server_clock()
-        for start in range(0, max(1, len(records)), _TRACE_PIECE_BYTES):
-            end = start + _TRACE_PIECE_BYTES
-            last = end >= len(records)
-            self._send_records(
-                pb.TraceRecordsRequest(
-                    records=records[start:end],
-                    dropped=dropped,
-                    last=last,
-                    clock_ns=clock_ns,
-                    clock_error_ns=clock_error_ns,
-                    blocks=self._block_names if last else (),
-                )
-            )
+        for piece in trace_pieces(finished, self._server_clocks(), self._block_names):
+            self._send_records(piece)
+
+    def profile_bytes(self) -> int:
+        """Return the most bytes of a profile that the server asks of this worker in the trace that begins; 0: none."""
+        with suppress(LuwuError):  # the calls of the step tell what has happened
+            return int(self._ask_trace().profile_bytes)
+        return 0
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
@@ -270,6 +262,7 @@ class Session(OfThisProcess, ABC):
             self._closed = True
             if self._progress is not None:
                 self._progress.stop()
+            self.trace.give_up()  # what has not ended
             if not failed:
                 with suppress(LuwuError):  # the end says what has happened
                     self.send_trace()
@@ -303,8 +296,12 @@ class Session(OfThisProcess, ABC):
         """Ask a server that every worker asks."""
 
     @abstractmethod
-    def _server_clock(self) -> tuple[int, int]:
-        """Return the time to add to this process's monotonic clock to have the server's, and its error; nanoseconds."""
+    def _server_clocks(self) -> list[tuple[int, int]]:
+        """Return of each server the time to add to this process's clock to have its own, and its error; nanoseconds."""
+
+    @abstractmethod
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        """Ask the first server about the trace that is under way."""
 
     @abstractmethod
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:

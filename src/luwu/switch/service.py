@@ -26,6 +26,7 @@ from luwu.control.wiring import look_up, make_wiring
 from luwu.core import native
 from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError
 from luwu.switch.settings import SwitchSettings
+from luwu.switch.tracing import SwitchTracing
 
 PORTS_TRIED = 20
 """Number of ports of the kernel's choice that are tried; one may be taken for TCP."""
@@ -88,6 +89,7 @@ class SwitchService:
             self._stop_answering()
             raise
         self.port = int(self._native.port)
+        self._tracing = SwitchTracing(self._native)
         try:
             self._exposition = Exposition(settings.metrics, [Table(SWITCH, self._figures)])
         except BaseException:
@@ -227,6 +229,7 @@ class SwitchService:
                 if self._failure:
                     raise SwitchFailedError(f"the switch cannot go on: {self._failure}; start it again")
                 teller.tell(self.stats(), time.monotonic())
+                self._look_at_trace(control)
             if not self._closing.is_set():
                 raise control.error() or ServerError("the session ended")
         finally:
@@ -235,7 +238,15 @@ class SwitchService:
             self._log_work()
             self._native.stop()
 
+    def _look_at_trace(self, control: ControlClient) -> None:
+        try:
+            self._tracing.look(lambda request: control.call("TraceRecords", request))
+        except LuwuError as error:  # where the session has ended, that is noticed without this
+            log.warning("no trace server=%s why=%s", control.url, error)
+
     def _take(self, event: pb.Event) -> None:
+        if event.HasField("trace"):
+            self._tracing.take(event.trace)
         if not event.HasField("topology"):
             return
         place = event.topology

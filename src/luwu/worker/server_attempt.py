@@ -8,6 +8,7 @@ from luwu.core.errors import ConfigError, StepOrderError
 from luwu.core.protocols import COMMITTED, VOID, HyperParameters, WorkerSession
 from luwu.core.trace import Kind
 from luwu.worker.loss_scale import LossScaler
+from luwu.worker.profiler import TorchProfiler
 
 
 class ServerAttempt:
@@ -92,9 +93,15 @@ class ServerAttempt:
         self.begun = True
         loss_scale = None if self._scaler is None else self._scaler.state
         forgets_order = self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
-        self._session.trace.begin_attempt(self._session.step + 1, *self._endpoint.trace_request)
+        self._session.trace.begin_attempt(
+            self._session.step + 1, *self._endpoint.trace_request, start_profile=self._start_profile
+        )
         self._begun_with = hyper_parameters
         return forgets_order
+
+    def _start_profile(self) -> TorchProfiler | None:
+        most_bytes = self._session.profile_bytes()
+        return TorchProfiler(most_bytes) if most_bytes else None
 
     def wait_for_end(self, *, skip: bool) -> int:
         """Ask for the attempt's end, and return it; after an exception (Ctrl-C) call it again to wait on."""

@@ -116,6 +116,8 @@ class _Core:
     def start_trace(self, attempts: int, most_records: int, most_of_worker: int) -> None:
         assert 0 < attempts < 1 << 32 and 0 < most_of_worker <= most_records < 1 << 28
 
+    def end_trace(self) -> None: ...
+
     def give_trace_up(self) -> None: ...
 
     def take_trace(self) -> tuple[bytes, int, int, int] | None:
