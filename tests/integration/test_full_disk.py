@@ -26,6 +26,7 @@ from harness.training import (
 )
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
+from luwu.control.status import ask_local_status
 from luwu.core.durability import parse_durable
 from luwu.core.room import RoomWait
 from luwu.errors import StoreSpaceError
@@ -206,6 +207,8 @@ class TestTrainCommand:
         small_disk.fill()
         line = wait_for_line(process, "paused: ")
         assert f"paused: {run} needs at least" in line and "waits until 20" in line
+        wait_for_line(process, f"alert raised: the disk of {run} is nearly full")
+        assert line.strip().endswith(ask_local_status(small_disk.path / "run").pause)
         assert (small_disk.path / "run" / "metrics.jsonl").read_text().endswith("}\n")
         small_disk.clear()
         code, output, error = finish(process, 300)

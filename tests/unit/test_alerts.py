@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -53,6 +54,12 @@ def losses(*runs: tuple[float, int]) -> list[StepRecord]:
     return [attempt(loss + 0.01 * (-1) ** number) for number, loss in enumerate(values)]
 
 
+def noise(times: int) -> list[StepRecord]:
+    """Return records of a loss that neither falls nor rises, with the noise of small batches."""
+    chance = random.Random(1)
+    return [attempt(2.0 * math.exp(chance.gauss(0.0, 0.2))) for _ in range(times)]
+
+
 @pytest.mark.parametrize(
     "records, expected",
     [
@@ -73,6 +80,8 @@ def losses(*runs: tuple[float, int]) -> list[StepRecord]:
             [(49, RISING, "raised"), (90, RISING, "cleared")],
         ),
         ([attempt(3.0 + 1.5 * math.sin(number)) for number in range(300)], []),  # noise alone
+        (noise(2000), []),  # the lowest of many medians of 20 is far below the others
+        ([*noise(2000), *(attempt(2 * each.loss) for each in noise(40))], [(2009, RISING, "raised")]),
         (  # attempts that were rolled back do not count
             [*losses((2.0, 40)), *(attempt(3.0, committed=False) for _ in range(40))],
             [],

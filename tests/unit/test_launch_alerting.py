@@ -85,6 +85,10 @@ def test_disks_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         run.look_at(now)
     assert looked == [tmp_path, tmp_path]
     assert run.said == [f"alert raised: the disk of {tmp_path} is nearly full: 5 B of 1 kB are free"]
+    run.alerts.look_at_disks()
+    assert len(looked) == 3  # at once
+    run.look_at(29)
+    assert len(looked) == 3
     assert one_of_each_disk([tmp_path, tmp_path / "none", Path("/proc")]) == [tmp_path, Path("/proc")]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +21,10 @@ from luwu.cli.main import app
 from luwu.cli.status import lines_of, record_of
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import Credentials
+from luwu.control.frames import SOCKET_NAME
+from luwu.control.health import check_health
 from luwu.control.status import ask_local_status, ask_status
-from luwu.core.errors import AuthenticationError, ConfigError, WorkerLostError
+from luwu.core.errors import AuthenticationError, ConfigError, ServerError, WorkerLostError
 from luwu.core.progress import BlockView
 from luwu.core.room import RoomWait
 from luwu.launch import asking
@@ -62,6 +66,34 @@ def test_a_server_tells_the_missing_the_present_and_what_they_do(server: Network
     assert worker.peer.startswith("127.0.0.1:")
     assert worker.progress == report(1).progress
     assert 0 <= worker.heard_seconds < 60
+
+
+WAIT = RoomWait("/runs/first", 722, 1e9)
+
+
+def test_a_server_tells_that_its_launcher_waits_for_room(server: NetworkServer) -> None:
+    server.note_wait(WAIT)
+    assert ask_status(server.url, KEY, QUICK).pause == str(WAIT)
+    assert server.figures()["paused"] and check_health(server.url, KEY, QUICK) == "paused"
+    server.note_wait(None)
+    assert ask_status(server.url, KEY, QUICK).pause == ""
+    assert not server.figures()["paused"] and check_health(server.url, KEY, QUICK) == "serving"
+
+
+def test_a_server_of_this_machine_tells_that_its_launcher_waits_for_room(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, None, 1 << 20, 1) as server:
+        server.note_wait(WAIT)
+        assert ask_local_status(tmp_path).pause == str(WAIT)
+        assert server.figures()["paused"]
+
+
+def test_a_run_that_was_killed_is_told_apart(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / SOCKET_NAME))
+    with pytest.raises(
+        ServerError, match=f"{re.escape(str(tmp_path))}: no run is under way there: its process has ended"
+    ):
+        ask_local_status(tmp_path)
 
 
 def test_a_laggard_is_told_at_once(server: NetworkServer) -> None:

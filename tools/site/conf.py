@@ -2,6 +2,7 @@
 
 import re
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 
 from sphinx.util.nodes import make_refnode
@@ -29,6 +30,7 @@ html_theme = "furo"
 html_title = f"LuWu {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))  # Sphinx takes no other path
 html_show_sphinx = False
 html_copy_source = False
 

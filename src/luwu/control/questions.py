@@ -74,7 +74,15 @@ def local_client(folder: Path, timeouts: Timeouts) -> LocalClient:
             f"{folder}: expected a run folder with a run under way, found none; for a run whose server is elsewhere "
             "give that server's URL"
         )
-    return LocalClient(path, connect_seconds=0.0, answer_seconds=timeouts.health_seconds)
+    try:
+        return LocalClient(path, connect_seconds=0.0, answer_seconds=timeouts.health_seconds)
+    except ServerError as error:
+        if not isinstance(error.__cause__, ConnectionRefusedError):
+            raise
+        raise ServerError(
+            f"{folder}: no run is under way there: its process has ended without closing it, as one that is killed "
+            "does; start the run again, and it goes on from its last commit"
+        ) from None
 
 
 def why_unanswered(

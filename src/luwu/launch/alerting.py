@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from luwu.core.room import RoomWait
 from luwu.launch.folder import RunFolder
 from luwu.launch.on_alert import OnAlertCalls
 from luwu.launch.settings import Settings
@@ -32,6 +33,9 @@ class WatchedServer(Protocol):
 
     def behind(self) -> dict[str, float]:
         """Seconds that others have waited for each worker, by rank."""
+
+    def note_wait(self, wait: RoomWait | None) -> None:
+        """Note a pause because the disk of the run folder is full, for whoever asks the server; None: it is over."""
 
 
 class RunAlerts:
@@ -90,8 +94,7 @@ class RunAlerts:
             if "since_commit_seconds" in stats:
                 self._tell(self._alerts.durable(stats["since_commit_seconds"], stats["unwritten"]))
             if now - self._looked_at_disks >= DISK_SECONDS:
-                self._looked_at_disks = now
-                self._look_at_disks(now)
+                self.look_at_disks()
         if self._calls.failure and not self._said_failure:
             self._said_failure = True
             self._display.say(self._calls.failure)
@@ -102,7 +105,9 @@ class RunAlerts:
         self._looked_at = -LOOK_SECONDS
         self.look(training=False)
 
-    def _look_at_disks(self, now: float) -> None:
+    def look_at_disks(self) -> None:
+        """Look at the disks of the run now, as where one of them is full and nothing else can be looked at."""
+        now = self._looked_at_disks = self._clock()
         for folder in one_of_each_disk(self._folders):
             with suppress(OSError):
                 disk = shutil.disk_usage(folder)

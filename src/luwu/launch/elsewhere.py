@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from luwu.core.room import RoomWait
 from luwu.store.folders import make_folder
 from luwu.store.opening import lock_folder
 
@@ -35,6 +36,9 @@ class ServerElsewhere:
     def figures(self) -> dict[str, Any]:
         """Nothing, as `stats`."""
         return {}
+
+    def note_wait(self, wait: RoomWait | None) -> None:
+        """Nothing: that server has no part in this run folder."""
 
     def behind(self) -> dict[str, float]:
         """Nothing, as `stats`."""

@@ -13,7 +13,7 @@ from typing import Any
 from luwu.control.address import HostPort, numeric, parse_host_port
 from luwu.core.closing import close_after
 from luwu.core.errors import LuwuError, StoreError, StoreSpaceError
-from luwu.core.room import SayRoom
+from luwu.core.room import RoomWait, SayRoom
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import CredentialFiles, ServerAccess
 from luwu.launch.machines import Machines
@@ -190,6 +190,10 @@ class ListeningServer:
     def behind(self) -> dict[str, float]:
         """Return the seconds that others have waited for each worker, by rank."""
         return self._server.behind()
+
+    def note_wait(self, wait: RoomWait | None) -> None:
+        """Note that a full disk of the run folder makes this launcher wait, or with None that it goes on."""
+        self._server.note_wait(wait)
 
 
 def _server_settings(settings: Settings, folder: RunFolder) -> ServerSettings:

@@ -154,7 +154,7 @@ class LocalRun:
 
     def _run_on(self, server: Server, interrupts: Interrupts) -> None:
         seconds = self._settings.run.disk_full_wait_seconds
-        self._room = Room(seconds, self._stages.show_room, lambda: interrupts.count > 0)
+        self._room = Room(seconds, self.taken.pause_here, lambda: interrupts.count > 0)
         try:
             self._run(interrupts)
         except WaitStoppedError:
@@ -186,7 +186,7 @@ class LocalRun:
         self._write_job()
         self._stages.show("reading the text")
         self.outcome.corpus = prepare_corpus(
-            self._folder, self._show_reading, lambda: interrupts.count > 0, self._stages.show_room, self._room
+            self._folder, self._show_reading, lambda: interrupts.count > 0, self.taken.pause_here, self._room
         )
         if self.outcome.corpus is None:
             self.outcome.stopped = True
@@ -395,4 +395,4 @@ class LocalRun:
     def _on_room(self, rank: int, report: Report) -> None:
         wait = room_wait(dict(report))
         (self._paused.discard if wait is None else self._paused.add)(rank)
-        self._stages.show_room(wait)
+        self.taken.pause(wait)

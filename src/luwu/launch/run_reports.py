@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from luwu.core.errors import WorkerLostError
+from luwu.core.room import RoomWait
 from luwu.launch.alerting import RunAlerts, WatchedServer
 from luwu.launch.folder import RunFolder
 from luwu.launch.last_attempts import read_attempts, read_last_attempts
@@ -147,6 +148,16 @@ class RunReports:
         self._stages.say_failure(str(stats.get("snapshot_failure", "")))
         self._display.step(self.meter, stats)
         self.alerts.attempt(record)
+
+    def pause(self, wait: RoomWait | None) -> None:
+        """Show that a full disk pauses the run, or with None that it goes on, and look at its disks."""
+        self._stages.show_room(wait)
+        self.alerts.look_at_disks()
+
+    def pause_here(self, wait: RoomWait | None) -> None:
+        """Take a pause of this process, whose run folder is on a full disk, as `pause`; its server tells who asks."""
+        self._server().note_wait(wait)
+        self.pause(wait)
 
     def conclude(self) -> None:
         """Make the run's outcome of the results."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from luwu.core.units import bytes_text, seconds_text
 
 RECENT = 20
 """Attempts that a median of the last ones is taken over, and that must be finite before a loss counts as that again."""
+
+LOWEST_ATTEMPTS = 100
+"""Attempts that the lowest median of losses is taken over: among the medians of few noisy losses, the lowest of a long
+run is far below the usual one, and has a small spread."""
 
 LOSS_RISE = 0.1
 """Least rise of the loss that counts, as a part of its lowest median."""
@@ -93,14 +98,14 @@ class FiniteLoss:
 
 
 class RisingLoss:
-    """The median of the last losses must not be far above the lowest one that it has had.
+    """The median of the last losses must not be far above the lowest median that more of them in a row have had.
 
     Far is both a part of that median and some deviations of single losses around it: a loss that is noisy may rise by
     more.
     """
 
     def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._losses: deque[float] = deque(maxlen=LOWEST_ATTEMPTS)
         self._lowest = math.inf
         self._margin = 0.0
 
@@ -108,13 +113,14 @@ class RisingLoss:
         """Look at the loss of a committed step."""
         if not math.isfinite(loss):
             return UNDECIDED
-        self._recent.append(loss)
-        if len(self._recent) < RECENT:
+        self._losses.append(loss)
+        if len(self._losses) < RECENT:
             return UNDECIDED
-        now = median(self._recent)
-        if now < self._lowest:
-            spread = DEVIATION_OF_MEDIAN * median(abs(each - now) for each in self._recent)
-            self._lowest, self._margin = now, max(LOSS_RISE * abs(now), LOSS_SPREADS * spread)
+        usual = median(self._losses)
+        if usual < self._lowest:
+            spread = DEVIATION_OF_MEDIAN * median(abs(each - usual) for each in self._losses)
+            self._lowest, self._margin = usual, max(LOSS_RISE * abs(usual), LOSS_SPREADS * spread)
+        now = median(islice(self._losses, len(self._losses) - RECENT, None))
         if now > self._lowest + self._margin:
             return Verdict(True, f"the loss rises: its median is {now:.3f} at step {step}, and was {self._lowest:.3f}")
         if now < self._lowest + self._margin / 2:

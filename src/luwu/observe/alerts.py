@@ -30,8 +30,8 @@ MEANINGS = {
         "20 attempts in a row are finite, and the last validation was",
     ),
     RISING: (
-        "the median of the last 20 losses is above the lowest one that it has had, by more than a tenth of it and by "
-        "more than 2 standard deviations of the losses then",
+        "the median of the last 20 losses is above the lowest one that 100 in a row have had, by more than a tenth of "
+        "it and by more than 2 standard deviations of the losses then",
         "it is above by less than half as much",
     ),
     VALIDATION_RISING: (

@@ -15,7 +15,7 @@ from luwu.server.membership import Membership
 def describe(run: Membership[Any], look: bool = False) -> pb.StatusReply:
     """Return the status of a run; with ``look`` also what its server does with each block, and its figures."""
     stats, error = run.stats(), run.error()
-    pause = stats.get("waits_for_room")
+    pause = pause_of(run)
     attempts = stats.get("attempts", 0)
     behind = _behind(run, stats)
     reply = pb.StatusReply(
@@ -29,7 +29,7 @@ def describe(run: Membership[Any], look: bool = False) -> pb.StatusReply:
         failure="" if error is None else str(error),
         unwritten=stats.get("unwritten", 0),
         since_commit_seconds=stats.get("since_commit_seconds", 0.0),
-        pause="" if pause is None else str(RoomWait(*pause)),
+        pause="" if pause is None else str(pause),
     )
     if look and run.opened:
         _look(run, reply)
@@ -71,12 +71,18 @@ def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.Worker
     return status
 
 
+def pause_of(run: Membership[Any]) -> RoomWait | None:
+    """Return the wait for room on a full disk, of a run's store or of its folder, that pauses it; None: none does."""
+    found = run.stats().get("waits_for_room")
+    return run.launcher_wait if found is None else RoomWait(*found)
+
+
 def figures_of(run: Membership[Any]) -> dict[str, Any]:
     """Return the stats of a run's server as `luwu.control.figures.SERVER` reads them."""
     stats = run.stats()
     return stats | {
         "step": run.step,
-        "paused": stats.get("waits_for_room") is not None,
+        "paused": pause_of(run) is not None,
         "failures": int(run.error() is not None),
         "workers": run.workers,
         "workers_present": len(run.joined),
@@ -91,6 +97,6 @@ def behind_of(run: Membership[Any]) -> dict[str, float]:
 
 def _behind(run: Membership[Any], stats: Mapping[str, Any]) -> dict[int, float]:
     """Return the seconds of the workers that others wait for; a full disk that pauses the run makes no laggards."""
-    if stats.get("waits_for_room") is not None:
+    if pause_of(run) is not None:
         return {}
     return {laggard.rank: laggard.seconds for laggard in run.progress.laggards(stats.get("attempts", 0))}

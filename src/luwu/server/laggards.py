@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from luwu.server.description import pause_of
 from luwu.server.membership import Membership
 from luwu.server.progress import Laggard, LaggardWatch
 
@@ -46,5 +47,5 @@ def why_overdue(laggard: Laggard, seconds: float) -> str:
 def _while_it_runs(run: Membership[Any]) -> dict[str, Any]:
     """Return the server's counts; none where the run has ended, or waits for room on a full disk."""
     stats = run.stats()
-    pauses = not stats or stats.get("waits_for_room") is not None
+    pauses = not stats or pause_of(run) is not None
     return {} if pauses or run.error() is not None else stats

@@ -12,6 +12,7 @@ from luwu.control.timeouts import TIMEOUTS
 from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest, first_difference
+from luwu.core.room import RoomWait
 from luwu.server.admission import Admission
 from luwu.server.balance import RunBalance
 from luwu.server.lent import CoreT, Lent, ReturnCore, end_core
@@ -59,6 +60,7 @@ class Membership(Generic[CoreT]):
         self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
         self._lent: Lent[CoreT] | None = None
         self._last_stats: dict[str, Any] = {}
+        self.launcher_wait: RoomWait | None = None  # a pause of the process that has the run folder
         self._manifest: Manifest | None = None
         self.block_names: tuple[str, ...] = ()
         self._first_values = False

@@ -181,6 +181,11 @@ class NetworkServer:
         """Return the seconds that others have waited for each worker, by rank."""
         return behind_of(self._runs.run)
 
+    def note_wait(self, wait: RoomWait | None) -> None:
+        """Note that a full disk of the run folder makes this process's owner wait, or with None that it goes on."""
+        self._runs.run.launcher_wait = wait
+        self._show_room(wait)
+
     @property
     def metrics_port(self) -> int:
         """Port that answers Prometheus; 0: nothing does."""
@@ -220,9 +225,13 @@ class NetworkServer:
 
     def _tell_room(self, wait: RoomWait | None) -> None:
         """Tell ``on_room`` and health checks that the server waits for room on a full disk, and when it goes on."""
+        self._show_room(wait)
+        self._on_room(wait)
+
+    def _show_room(self, wait: RoomWait | None) -> None:
+        """Tell health checks that a full disk pauses the run, or with None that it goes on."""
         status = health_pb2.HealthCheckResponse
         self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
-        self._on_room(wait)
 
     def _bind_inside(self) -> None:
         if self._tls is None:

@@ -17,7 +17,7 @@ from luwu.core.closing import close_after
 from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
-from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
+from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWait, RoomWatch, SayRoom, log_room
 from luwu.server.description import behind_of, figures_of
 from luwu.server.folders import open_server
 from luwu.server.laggards import NO_PATIENCE, Patience, look_for_laggards, overdue, why_overdue
@@ -152,6 +152,10 @@ class LocalServer(OfThisProcess):
     def behind(self) -> dict[str, float]:
         """Return the seconds that others have waited for each worker, by rank."""
         return behind_of(self._members)
+
+    def note_wait(self, wait: RoomWait | None) -> None:
+        """Note that a full disk of the run folder makes this process's owner wait, or with None that it goes on."""
+        self._members.launcher_wait = wait
 
     def error(self) -> str | None:
         """Return the message of the error that the server failed with, or None."""
