@@ -60,8 +60,7 @@ class LocalSession(Session):
 
     def _take(self, shared_window: bool, reply: pb.AttachReply, files: list[int]) -> bool:
         self._endpoint = native.Endpoint(files, self.rank, self._control.fileno(), shared_window)
-        self._note_counts(reply)
-        self._note_loss_scale(reply)
+        self._note_attached([reply])
         return reply.fresh
 
     def has_store(self, manifest: Manifest) -> bool:

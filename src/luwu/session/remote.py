@@ -170,9 +170,7 @@ class RemoteSession(Session):
             self._fail(error)
         controls = [server.control for server in self._servers]
         self._endpoint = RemoteEndpoint(link, controls, division)
-        self._note_counts(replies[0])
-        for reply in reversed(replies):  # a server may have no block that needs one
-            self._note_loss_scale(reply)
+        self._note_attached(replies)
         return any(reply.fresh for reply in replies)
 
     def _attach_all(self, division: Division, kept: Sequence[str]) -> list[pb.AttachReply]:

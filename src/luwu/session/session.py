@@ -268,17 +268,16 @@ class Session(OfThisProcess, ABC):
                     self.send_trace()
             self._end(failed=failed)
 
-    def _note_counts(self, reply: pb.AttachReply) -> None:
-        """Take the store's counts, and the server's message, from its answer to `attach`."""
+    def _note_attached(self, replies: Sequence[pb.AttachReply]) -> None:
+        """Take the store's counts, the first server's message, and a loss scale from the servers' answers to `attach`."""
+        reply = replies[0]
         self.step, self.attempts, self.rolled_back = reply.step, reply.attempts, reply.rolled_back
         self.first = Counts(reply.first_step, reply.first_attempts, reply.first_rolled_back)
         self.word = str(reply.word)
         self.worker_return_seconds = float(reply.worker_return_seconds)
-
-    def _note_loss_scale(self, reply: pb.AttachReply) -> None:
-        """Take the last committed step's loss scale, where there is one, from the same answer."""
-        if reply.HasField("loss_scale"):
-            self.loss_scale = reply.loss_scale.scale, reply.loss_scale.good_steps
+        scaled = next((each.loss_scale for each in replies if each.HasField("loss_scale")), None)
+        if scaled is not None:  # a server may have no block that needs one
+            self.loss_scale = scaled.scale, scaled.good_steps
 
     @property
     def _waited_seconds(self) -> float:
