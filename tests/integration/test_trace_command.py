@@ -256,12 +256,12 @@ def test_a_switch_is_a_process_of_the_trace(tmp_path: Path) -> None:
     assert not made.about["records that did not come"]
     assert made.about["clock error in nanoseconds"]["switch rack"] > 0
     assert_nested(made.slices)
-    ways = {flow.name: [track.partition(" (")[0] for track, _ in flow.points] for flow in made.flows}
-    assert len(ways) == 2 * STEPS
-    for name, tracks in ways.items():
-        assert tracks.index("worker 0") < tracks.index("switch rack: sums") < tracks.index("server 1: 5 update"), (
-            f"{name}: {tracks}"
-        )
+    assert len(made.flows) == 2 * STEPS
+    errors = sum(made.about["clock error in nanoseconds"].values())
+    for flow in made.flows:
+        times = {track.partition(" (")[0]: round(1e9 * at) for track, at in flow.points}  # the last of each track
+        pushed, added, updated = (times[name] for name in ("worker 0", "switch rack: sums", "server 1: 5 update"))
+        assert pushed - errors <= added <= updated + errors, f"{flow}: {errors} ns"
     pushed = 4 * 2 * (64 * 64 + 64)
     sums = [each for each in made.slices if each.track.startswith("switch rack")]
     assert sum(each.details["bytes"] for each in sums) >= pushed * STEPS / 2  # mantissas have two bytes, or four

@@ -287,7 +287,8 @@ class Servers:
             what = "ends" if request.end else "is asked"
         self.said.append(f"{number} {what}")
         self._looks -= number == 0
-        if request.steps or self._looks > 0 or (number == 1 and "1 ends" not in self.said):
+        waits_for_end = number == 1 and self.said.count("1 is asked") < 3
+        if request.steps or self._looks > 0 or waits_for_end:
             return pb.TraceReply(waits_for="the run's next steps")
         content = self._found[number].SerializeToString()
         return pb.TraceReply(done=True, size=len(content), content=content)
@@ -298,9 +299,10 @@ def test_other_servers_begin_before_the_first_and_end_after_it() -> None:
     asks = [functools.partial(servers.ask, number) for number in range(2)]
     found = trace_run(asks, 3, BYTES, said.append, lambda seconds: None)
     assert servers.said == [
-        "1 begins 1000 alone", "0 begins 3", "1 is asked", "0 is asked", "1 is asked", "0 is asked", "1 ends",
+        "1 begins 1000 alone", "0 begins 3", "1 is asked", "0 is asked", "1 is asked", "0 is asked",
+        "1 ends", "1 is asked",
     ]  # fmt: skip
-    assert said == ["waiting for the run's next steps"]
+    assert said == ["waiting for the run's next steps", "waiting for the other servers"]
     assert (found.first_step, found.last_step) == (4, 6)
     assert [process.name for process in found.processes] == ["server 1", "worker 0", "server 2"]
     assert found.processes[2] == pb.ProcessTrace(name="server 2", records=b"second", clock_ns=-9, clock_error_ns=7)

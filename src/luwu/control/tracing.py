@@ -93,8 +93,12 @@ def trace_run(
     begun = first(pb.TraceRequest(steps=steps, most_bytes=most_bytes, profile_worker=profile_worker))
     found = _fetched(first, begun, _Saying(say), wait_for_first)
     ended = [ask(pb.TraceRequest(end=True)) for ask in others]
-    saying = _Saying(lambda text: say(f"{text} of the other servers"))
-    return join_servers(found, [_fetched(ask, reply, saying, wait) for ask, reply in zip(others, ended, strict=True)])
+    saying = _Saying(say)
+    traces = [
+        _fetched(ask, reply, lambda reason: saying("the other servers"), wait)
+        for ask, reply in zip(others, ended, strict=True)
+    ]
+    return join_servers(found, traces)
 
 
 class _Saying:
@@ -110,7 +114,7 @@ class _Saying:
             self._say(f"waiting for {waits_for}")
 
 
-def _fetched(ask: Ask, reply: pb.TraceReply, say: _Saying, wait: Callable[[float], None]) -> pb.RunTrace:
+def _fetched(ask: Ask, reply: pb.TraceReply, say: Callable[[str], None], wait: Callable[[float], None]) -> pb.RunTrace:
     """Wait until a server's trace is done, and return it; ``reply`` is its last answer."""
     while not reply.done:
         say(reply.waits_for)

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,11 @@ class RemoteSession(Session):
 
         return [clock_offset([ask(server) for _ in range(_CLOCK_QUESTIONS)]) for server in self._servers]
 
-    def _ask_trace(self) -> pb.TraceRecordsReply:
-        return self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest())
+    def profile_bytes(self) -> int:
+        """Return the most bytes of a profile that the server asks of this worker in the trace that begins; 0: none."""
+        with suppress(LuwuError):  # the calls of the step tell what has happened
+            return int(self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest()).profile_bytes)
+        return 0
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._servers[0].control.call("TraceRecords", request)
