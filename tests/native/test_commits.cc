@@ -2,6 +2,7 @@
 // copy that was made with hard links stays as it is.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>

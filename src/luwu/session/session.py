@@ -267,7 +267,7 @@ class Session(OfThisProcess, ABC):
             self._end(failed=failed)
 
     def _note_attached(self, replies: Sequence[pb.AttachReply]) -> None:
-        """Take the store's counts, the first server's message, and a loss scale from the servers' answers to `attach`."""
+        """Take counts, the first server's message and a loss scale from the servers' answers to `attach`."""
         reply = replies[0]
         self.step, self.attempts, self.rolled_back = reply.step, reply.attempts, reply.rolled_back
         self.first = Counts(reply.first_step, reply.first_attempts, reply.first_rolled_back)
