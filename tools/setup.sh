@@ -24,7 +24,8 @@ missing_system_packages() {
 
 # libFuzzer and clang's sanitizers, of the clang that is here or, if there is none yet, of Debian 12's.
 clang_runtime_package() { echo "libclang-rt-$(clang -dumpversion 2>/dev/null | grep -oE '^[0-9]+' || echo 14)-dev"; }
-has_allocator() { ldconfig -p 2>/dev/null | grep -q libtcmalloc_minimal; }
+# Without -q, which would end before ldconfig has said all, and make that fail.
+has_allocator() { ldconfig -p 2>/dev/null | grep libtcmalloc_minimal >/dev/null; }
 
 say_what_is_still_missing() {
     [[ -e /usr/include/liburing.h ]] || say "without liburing-dev, a thread pool reads and writes the disk"
