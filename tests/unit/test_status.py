@@ -28,6 +28,9 @@ from luwu.core.errors import AuthenticationError, ConfigError, ServerError, Work
 from luwu.core.progress import BlockView
 from luwu.core.room import RoomWait
 from luwu.launch import asking
+from luwu.launch.job import Job, ServerAccess
+from luwu.launch.run_paths import RunPaths
+from luwu.launch.settings import build_settings
 from luwu.server.description import describe
 from luwu.server.gate import Gate
 from luwu.server.network import NetworkServer
@@ -50,6 +53,18 @@ def report(rank: int, attempts: int = 3, phase: str = "BACKWARD", pushed: int = 
         attempts=attempts, phase=phase, block="h.1", acquired=4, pushed=pushed, place=place, link=link
     )
     return pb.WorkerStatus(rank=rank, progress=told, heard_seconds=2.4)
+
+
+def test_of_several_servers_the_first_is_asked(server: NetworkServer, tmp_path: Path) -> None:
+    nobody = "127.0.0.1:9"
+    assert asking.ask_run(f"{server.url},{nobody}", KEY).workers == 2
+    key_file = tmp_path / "key"
+    key_file.write_bytes(KEY.key)
+    key_file.chmod(0o600)
+    elsewhere = ServerAccess(url=f"{server.url},{nobody}", key_file=str(key_file))
+    job = Job(settings=build_settings({}), folder=str(tmp_path), socket_path=None, launcher_pid=7, server=elsewhere)
+    job.write(RunPaths(tmp_path).job_path)
+    assert asking.ask_run(str(tmp_path)).workers == 2
 
 
 def test_a_server_tells_the_missing_the_present_and_what_they_do(server: NetworkServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luwu.control.address import SCHEME
+from luwu.control.address import SCHEME, parse_urls
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
 from luwu.control.status import ask_local_status, ask_status
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = False) -> pb.StatusReply:
-    """Return the status of a run.
+    """Return the status of a run. Of several servers the first is asked, which workers tell what they do.
 
     Args:
-        where: luwu://HOST:PORT, or a run folder of this machine.
+        where: luwu://HOST:PORT, several with commas, or a run folder of this machine.
         credentials: for a URL; a run folder has the paths of its own.
         look: ask for blocks and figures, too.
 
@@ -30,10 +30,10 @@ def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = 
         the key is not the server's.
     """
     if where.startswith(SCHEME):
-        return ask_status(where, credentials or Credentials(), look=look)
+        return ask_status(parse_urls(where)[0].url, credentials or Credentials(), look=look)
     if server := server_of(Path(where)):
         try:
-            return ask_status(server.url, server.find(), look=look)
+            return ask_status(parse_urls(server.url)[0].url, server.find(), look=look)
         except ServerError as error:
             raise ServerError(f"{where}: no run is under way there; its server was asked: {error}") from None
     return ask_local_status(Path(where), look=look)
