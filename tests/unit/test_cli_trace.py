@@ -1,11 +1,19 @@
-"""`luwu trace` says what its file does not have."""
+"""`luwu trace` says what its file does not have, and refuses a file that it could not write before it traces."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
 from luwu.cli.trace import say_what_is_missing
 from luwu.control import control_pb2 as pb
+from luwu.control import tracing
+from luwu.core.errors import ConfigError
+from luwu.observe import run_trace
+from luwu.observe.run_trace import require_writable
 
 
 @pytest.mark.parametrize(
@@ -29,3 +37,36 @@ def test_what_a_trace_does_not_have_is_said(
 def test_records_that_did_not_come_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     say_what_is_missing(pb.RunTrace(missing=["worker 3"]), None)
     assert capsys.readouterr().err == "worker 3: its records did not come\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere/x.json", "No such file or directory"),
+        ("file/x.json", "Not a directory"),
+        ("folder", "Is a directory"),
+    ],
+)
+def test_a_file_that_could_not_be_written_is_refused_before_the_run_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    asked: list[object] = []
+    monkeypatch.setattr(tracing, "trace_run", lambda *arguments, **_: asked.append(arguments))
+    told = CliRunner().invoke(app, ["trace", "luwu://127.0.0.1:1", "--output", str(tmp_path / name)])
+    assert told.exit_code == 2 and asked == []
+    assert f"cannot be written: {words}; choose another file (luwu help LUWU-101)" in told.stderr
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {tmp_path}
+    monkeypatch.setattr(run_trace.os, "access", lambda path, _: path not in refused)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        require_writable(tmp_path / "t.json")
+    (tmp_path / "t.json").write_text("{}")
+    require_writable(tmp_path / "t.json")  # of which the file's own permission counts
+    assert (tmp_path / "t.json").read_text() == "{}"
+    refused.add(tmp_path / "t.json")
+    with pytest.raises(ConfigError, match="Permission denied"):
+        require_writable(tmp_path / "t.json")

@@ -51,7 +51,7 @@ def trace(
     from luwu.control.tracing import Ask, ask_at, ask_in, trace_run
     from luwu.core.quantities import parse_size
     from luwu.launch.asking import server_of
-    from luwu.observe.run_trace import write_run_trace
+    from luwu.observe.run_trace import require_writable, write_run_trace
 
     most_bytes = parse_size(limit)
     path = output or Path("trace.json.gz")
@@ -65,6 +65,7 @@ def trace(
             asks = [ask_at(address.url, server.find()) for address in parse_urls(server.url)]
         else:
             asks = [ask_in(Path(where))]
+    require_writable(path)
     found = trace_run(asks, steps, most_bytes, say_aside, profile_worker=profile_worker)
     made = write_run_trace(found, path)
     steps_text = f"step {found.first_step:,}"

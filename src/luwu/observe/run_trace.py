@@ -1,10 +1,13 @@
 """A trace of a real run for Perfetto: the records of its processes on one clock, as tracks, flows and counters.
 
-Tracks and names are those of `luwu simulate --trace`, so that the two can be compared. Pure but for `write_run_trace`.
+Tracks and names are those of `luwu simulate --trace`, so that the two can be compared. Pure but for
+`write_run_trace` and `require_writable`.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -106,13 +109,31 @@ class RunEvents:
     about: Mapping[str, Any]
 
 
+def require_writable(path: Path) -> None:
+    """Raise ConfigError where `write_run_trace` could not write, before there is a trace to lose. It writes nothing."""
+    folder = path.parent
+    if path.is_dir():
+        found = errno.EISDIR
+    elif not folder.is_dir():
+        found = errno.ENOTDIR if folder.exists() else errno.ENOENT
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        found = errno.EACCES
+    else:
+        return
+    raise _not_written(path, OSError(found, os.strerror(found)))
+
+
+def _not_written(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"output: {path}: cannot be written: {error.strerror}; choose another file")
+
+
 def write_run_trace(trace: pb.RunTrace, path: Path) -> RunEvents:
     """Write a run's trace, and return what was written; raises ConfigError where the file cannot be written."""
     made = make_events(trace)
     try:
         perfetto.write_trace(path, made.tracks, made.slices, made.flows, made.counters, made.about)
     except OSError as error:
-        raise ConfigError(f"output: {path}: cannot be written: {error.strerror}; choose another file") from None
+        raise _not_written(path, error) from None
     return made
 
 
