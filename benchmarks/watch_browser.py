@@ -42,7 +42,7 @@ SERIOUS = ("serious", "critical")
 
 NUMBERS = (
     "step", "loss", "validation loss", "gradient norm", "learning rate", "tokens a second", "seconds a step",
-    "communication hidden", "time left", "last on the disk", "since that", "rolled back",
+    "communication hidden", "time left", "last on the disk", "since it came there", "rolled back",
 )  # fmt: skip
 """Named figures of the page."""
 
@@ -101,7 +101,7 @@ def expected(metrics: Path, texts: Mapping[str, str]) -> dict[str, bool]:
         "communication hidden": abs(int(texts["communication hidden"].split()[0]) - 100 * mean("hidden")) <= 0.51,
         "time left": texts["time left"] != UNKNOWN,
         "last on the disk": last["step"] - 2 <= int(texts["last on the disk"].split()[1].replace(",", "")) <= step,
-        "since that": texts["since that"].endswith(" s"),
+        "since it came there": texts["since it came there"].endswith(" s"),
         "rolled back": texts["rolled back"] == "0",
     }
 

@@ -13,7 +13,7 @@ from luwu.core.errors import LuwuError, ServerError
 from luwu.watch import folder as watch_folder
 from luwu.watch import runs as watch_runs
 from luwu.watch import tails
-from luwu.watch.looks import Looks
+from luwu.watch.looks import RATE_SECONDS, Looks
 from luwu.watch.runs import Cursor, WatchedRun
 from luwu.watch.terminal import text_of
 
@@ -134,11 +134,23 @@ def test_all_of_a_long_file_is_read_where_it_is_shown_once(tmp_path: Path, monke
     assert f"step {ROWS}" in text_of([run])
 
 
+def test_runs_under_way_are_looked_at_twice_for_their_rates() -> None:
+    class Counted(FakeRun):
+        def __init__(self, live: bool) -> None:
+            super().__init__(threading.Event())
+            self._wait.set()  # type: ignore[union-attr]
+            self.state = {"live": live}
+
+    live, ended, waits = Counted(live=True), Counted(live=False), list[float]()
+    Looks().look_for_rates([live, ended], waits.append)  # type: ignore[list-item]
+    assert (live.looks, ended.looks, waits) == (2, 1, [RATE_SECONDS])
+
+
 def test_a_damaged_job_is_said_to_be_damaged(tmp_path: Path) -> None:
     write_long(tmp_path)
     run = WatchedRun(str(tmp_path))
     run.refresh()
-    assert run.state["why"] == "not under way"
+    assert run.state["ended"] and run.state["why"].endswith(f"after step {ROWS}")
     (tmp_path / "job.json").write_text("{")
     run.refresh()
     why = run.state["why"]

@@ -7,18 +7,22 @@ import json
 import math
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from luwu.cli.main import app
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.progress import BlockView, WorkerPhase
 from luwu.watch import runs as watch_runs
 from luwu.watch.disks import DiskCounts
+from luwu.watch.ended import ended_words
 from luwu.watch.folder import WatchedFolder, flat
 from luwu.watch.runs import Cursor, Places, WatchedRun
 from luwu.watch.state import Sample, disk_records, rate, run_record, sent_again, traffic, worker_records
@@ -185,16 +189,52 @@ def test_a_run_seems_live_while_its_rows_are_fresh_or_its_socket_answers(tmp_pat
 
 @pytest.mark.parametrize(
     ("error", "why"),
-    [(ConfigError("no run there"), "not under way"), (ServerError("it does not answer"), "it does not answer")],
+    [
+        (ConfigError("no run there"), "ended on 1970-01-02 00:00:00 after step 2"),
+        (ServerError("it does not answer"), "it does not answer"),
+    ],
 )
 def test_a_run_without_a_server_has_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
 ) -> None:
     write_rows(tmp_path, 0, 2)
+    os.utime(tmp_path / "metrics.jsonl", (day := time.mktime((1970, 1, 2, 0, 0, 0, 0, 0, -1)), day))
     run = watched(tmp_path, monkeypatch, error)
     run.refresh()
     record, _ = run.update(Cursor())
-    assert record["state"] == {"live": False, "why": why} and record["rows"]["step"] == [1, 2]
+    assert run.unseen is None  # as its rows are there
+    assert record["state"] == {"live": False, "ended": isinstance(error, ConfigError), "why": why} and record["rows"][
+        "step"
+    ] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "words"),
+    [
+        (None, 9, "is not under way; its folder tells no steps"),
+        (9, 9, "ended on 1970-01-02 00:00:00 after all of its 9 steps"),
+        (4, 9, "ended on 1970-01-02 00:00:00 after step 4 of 9, and goes on from there when it is started again"),
+        (4000, None, "ended on 1970-01-02 00:00:00 after step 4,000"),
+    ],
+)
+def test_the_end_of_a_run_in_words(step: int | None, steps: object, words: str) -> None:
+    assert ended_words(step, steps, time.mktime((1970, 1, 2, 0, 0, 0, 0, 0, -1))) == words
+
+
+def test_a_server_that_does_not_answer_is_said_to_and_is_no_step_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched(Path("unused"), monkeypatch, ServerError("nobody listens"))
+    done = CliRunner().invoke(app, ["watch", "--terminal", "luwu://localhost:7"])
+    assert done.stdout == "luwu://localhost:7: its server does not answer\n  nobody listens\n"
+    assert done.exit_code == 1 and done.stderr == "luwu: nobody listens (luwu help LUWU-301)\n"
+
+
+def test_one_run_that_is_seen_is_enough_for_status_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "a", 0, 1)
+    watched(Path("unused"), monkeypatch, ServerError("nobody listens"))
+    done = CliRunner().invoke(app, ["watch", "--terminal", "luwu://localhost:7", str(tmp_path / "a")])
+    assert done.exit_code == 0 and "a: step 1" in done.stdout
 
 
 def test_damaged_lines_and_odd_settings_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +319,7 @@ def test_the_terminal_says_what_the_page_says(tmp_path: Path, monkeypatch: pytes
         assert words in text, text
     ended = watched(tmp_path, monkeypatch, ConfigError(""))
     ended.refresh()
-    assert "step 2 of 9" in text_of([ended]) and "not under way" in text_of([ended])
+    assert "step 2 of 9" in text_of([ended]) and "ended on " in text_of([ended])
 
 
 def test_a_page_that_begins_anew_gets_the_log_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +369,8 @@ def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: 
     record, _ = run.update(Cursor())
     assert [line["source"] for line in record["log"]] == ["b", "alerts"] and record["settings"] == {"run.steps": 9}
     assert record["state"] == {
-        "live": False, "why": f"{tmp_path}/metrics.jsonl: cannot be read: Too many levels of symbolic links",
+        "live": False, "ended": False,
+        "why": f"{tmp_path}/metrics.jsonl: cannot be read: Too many levels of symbolic links",
     }  # fmt: skip
 
 
@@ -361,5 +402,5 @@ def test_the_terminal_has_lines_of_its_own_alone_and_rates_in_words(
     live.refresh()
     live.refresh()
     text = text_of([ended, live])
-    assert "\nz z: step 9: step 0\n" in text and text.startswith("a: step 5\n")
+    assert "\nz z: step 9: no step is known\n" in text and text.startswith("a: step 5\n")
     assert "pulled 1.23 MB/s" in text and "1.05 MB" in text

@@ -38,7 +38,8 @@ def watch(
     The page has a URL with a token, which is printed. Runs do not know that they are watched. Ctrl-C ends
     it.
 
-    Exit status: 0 it was ended, 2 arguments that cannot work.
+    Exit status: 0 it was ended, 2 arguments that cannot work. Where --terminal shows the runs once, because the output
+    is no terminal: 0 shown, and that of the first run's error where none of them could be seen, 1 without an answer.
     """
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.core.errors import ConfigError
@@ -69,7 +70,7 @@ def _until_ended() -> Iterator[None]:
 
 
 def _show_here(places: Places) -> None:
-    """Show the runs until Ctrl-C or SIGTERM; where the output is no terminal, once."""
+    """Show the runs until Ctrl-C or SIGTERM; where the output is no terminal, once, or raise why none can be seen."""
     import sys
     import time
 
@@ -84,8 +85,11 @@ def _show_here(places: Places) -> None:
     looks = Looks()
     if not sys.stdout.isatty():
         runs = places.runs()
-        looks.look_at_all(runs)
+        looks.look_for_rates(runs)
         say(text_of(runs))
+        unseen = [run.unseen for run in runs]
+        if unseen and unseen[0] is not None and all(unseen):
+            raise unseen[0]
         return
     with _until_ended(), Live(auto_refresh=False) as live:
         while True:

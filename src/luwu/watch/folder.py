@@ -80,10 +80,15 @@ class WatchedFolder:
                 return True
             except OSError:  # also of a path that is too long for a socket
                 pass
+        written = self.written_at()
+        return written is not None and time.time() - written < FRESH_SECONDS
+
+    def written_at(self) -> float | None:
+        """Return the time at which its last row was written, in seconds since the epoch; None: there is no file."""
         try:
-            return time.time() - self._paths.metrics_path.stat().st_mtime < FRESH_SECONDS
+            return self._paths.metrics_path.stat().st_mtime
         except OSError:
-            return False
+            return None
 
     def written(self) -> int:
         """Return the bytes that the run has written to its store, as they were saved; 0: nobody knows."""

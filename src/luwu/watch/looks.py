@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from luwu.control.timeouts import TIMEOUTS
 from luwu.watch.runs import WatchedRun
@@ -14,6 +14,9 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2 * TIMEOUTS.health_seconds
 """Time in which a server's two answers come, or why there are none is known."""
+
+RATE_SECONDS = TIMEOUTS.progress_seconds + 0.5
+"""Time between two looks that make rates, in which each worker and switch has told its counts anew."""
 
 
 class Looks:
@@ -41,6 +44,13 @@ class Looks:
         self.look(runs, seconds)
         while unread := [run for run in runs if run.reading is not None]:
             self.look(unread, seconds)
+
+    def look_for_rates(self, runs: Sequence[WatchedRun], wait: Callable[[float], None] = time.sleep) -> None:
+        """Look at all runs, and once more at those under way: what they do a second is known from two looks on."""
+        self.look_at_all(runs)
+        if live := [run for run in runs if run.state["live"]]:
+            wait(RATE_SECONDS)
+            self.look_at_all(live)
 
 
 def _refresh(run: WatchedRun) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 from luwu.control.address import SCHEME
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
-from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.launch.asking import ask_run, has_no_server
 from luwu.launch.run_paths import RunPaths
 from luwu.observe.binding import binding_sentence
 from luwu.watch.columns import Columns
 from luwu.watch.disks import identify_disk, look_at_disks
+from luwu.watch.ended import ended_words
 from luwu.watch.folder import WatchedFolder
 from luwu.watch.links import Link, links_told, next_links
 from luwu.watch.state import Sample, run_record
@@ -72,7 +73,8 @@ class WatchedRun:
         self._sample: Sample | None = None
         self._first: Sample | None = None  # since which the server's counts have grown
         self._wear: dict[str, Any] | None = None
-        self._state: dict[str, Any] = {"live": False, "why": "its server has not answered yet"}
+        self._refusal: LuwuError | None = ServerError(f"{where}: its server has not answered yet")
+        self._state: dict[str, Any] = {"live": False, "ended": False, "why": "its server has not answered yet"}
 
     def refresh(self) -> None:
         """Read what is new in the folder, of a long file for a second, and ask the server."""
@@ -164,6 +166,11 @@ class WatchedRun:
         return self._state
 
     @property
+    def unseen(self) -> LuwuError | None:
+        """Why nothing of the run could be seen at the last `refresh`; None: its server or its rows tell something."""
+        return None if self.recent else self._refusal
+
+    @property
     def wear(self) -> Mapping[str, Any] | None:
         """Wear of the disks of its store at the last `refresh`, as `wear_record` makes it; None: it is not known."""
         return self._wear
@@ -179,16 +186,25 @@ class WatchedRun:
         try:
             reply = ask_run(self.where, self._credentials, look=True)
         except LuwuError as error:
-            ended = isinstance(error, ConfigError) and folder is not None and has_no_server(Path(self.where))
-            return {"live": False, "why": "not under way" if ended else str(error)}, (), now
+            if folder is not None and isinstance(error, ConfigError) and has_no_server(Path(self.where)):
+                self._refusal = None
+                return {"live": False, "ended": True, "why": self._ended(folder)}, (), now
+            self._refusal = error
+            return {"live": False, "ended": False, "why": str(error)}, (), now
         except OSError as error:  # of job.json
-            return {"live": False, "why": _unreadable(error)}, (), now
+            self._refusal = ConfigError(_unreadable(error))
+            return {"live": False, "ended": False, "why": _unreadable(error)}, (), now
+        self._refusal = None
         links = next_links(self._links, links_told(reply))
         self._links = links
         now = replace(now, figures=dict(reply.figures), links=links)
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
         alerts = [] if folder is None else list(folder.alerts.standing.values())
         return run_record(reply, self._sample, now, shares) | {"alerts": alerts}, tuple(reply.block_names), now
+
+    def _ended(self, folder: WatchedFolder) -> str:
+        steps = [row["step"] for row in folder.recent if row.get("committed") and isinstance(row["step"], int)]
+        return ended_words(steps[-1] if steps else None, self.settings.get("run.steps"), folder.written_at())
 
     def _look_at_wear(self, now: Sample) -> dict[str, Any] | None:
         """Return the wear of the store's disks, from the run folder and from what its server has counted."""

@@ -114,6 +114,7 @@ def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares
     """Return the state of a run that is under way."""
     return {
         "live": True,
+        "ended": False,
         **facts_of(reply),
         "durable_step": reply.step - reply.unwritten,
         "present": worker_records(reply.present, shares),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from luwu.core.errors import ServerError
 from luwu.core.progress import BlockView
 from luwu.core.units import bytes_text, rate_text, seconds_text, share_text
 from luwu.core.words import counted
@@ -23,9 +24,13 @@ _SIGNS: dict[int, str] = dict(zip(BlockView, ".r-o+uw#", strict=True))
 def lines_of(run: WatchedRun) -> Iterator[str]:
     """Return what is known of a run, a line at a time."""
     state, rows = run.state, run.recent
-    step = state["step"] if state["live"] else int(next(reversed(_known(rows, "step")), 0))
+    known = [state["step"]] if state["live"] else _known(rows, "step")
     steps = run.settings.get("run.steps")
-    yield f"{run.name}: step {step:,}{f' of {steps:,}' if isinstance(steps, int) else ''}"
+    if known:
+        yield f"{run.name}: step {int(known[-1]):,}{f' of {steps:,}' if isinstance(steps, int) else ''}"
+    else:
+        silent = isinstance(run.unseen, ServerError)
+        yield f"{run.name}: {'its server does not answer' if silent else 'no step is known'}"
     yield f"  {(run.binding or 'under way') if state['live'] else state['why']}"
     if run.reading is not None:
         yield f"  metrics.jsonl is being read: {run.reading:.0%}"

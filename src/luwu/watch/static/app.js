@@ -17,7 +17,7 @@ let chosen = []; // the first one fills the panels; all are in the charts
 
 function makeRun(listed, index) {
   return {
-    ...listed, index, rows: null, state: { live: false, why: "not asked yet" }, settings: {}, blockNames: [], log: [],
+    ...listed, index, rows: null, state: { live: false, ended: false, why: "it has not been asked yet" }, settings: {}, blockNames: [], log: [],
     binding: "", rolledBack: 0, reading: null, wear: null,
   };
 }

@@ -85,7 +85,7 @@ export function showNow(run) {
   const seconds = mean(rows.seconds.slice(-RECENT));
   const left = state.live && steps != null && seconds != null ? (steps - step) * seconds : null;
   const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
-  const ended = state.why === "not under way" ? "The run is not under way." : `Not live: ${state.why}.`;
+  const ended = state.ended ? `The run ${state.why}.` : `The run cannot be followed: ${state.why}.`;
   byId("standing").textContent = state.live ? told : ended;
   showNotices(state, run.reading);
   const rolledBack = state.live ? state.rolled_back : run.rolledBack;
@@ -100,7 +100,7 @@ export function showNow(run) {
     "communication hidden": percent(mean(rows.hidden.slice(-RECENT))),
     "time left": left == null ? null : duration(left),
     "last on the disk": state.live ? `step ${count(state.durable_step)}` : null,
-    "since that": state.live ? duration(state.since_commit_seconds) : null,
+    "since it came there": state.live ? duration(state.since_commit_seconds) : null,
     "rolled back": count(rolledBack),
   });
 }

@@ -43,7 +43,7 @@ export function byteRate(value) {
 
 export function duration(seconds) {
   if (seconds == null || !isFinite(seconds)) return UNKNOWN;
-  if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
+  if (seconds < 10) return `${Number(seconds.toPrecision(3))} s`;
   const whole = Math.round(seconds);
   const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
   if (days >= 730) return `${(days / 365.25).toPrecision(2)} years`;
