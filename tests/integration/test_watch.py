@@ -144,9 +144,9 @@ def test_beyond_this_machine_the_page_has_tls(tmp_path: Path) -> None:
     assert process.returncode == Exit.DONE
 
 
-def refusal(*arguments: object) -> str:
+def refusal(*arguments: object, status: int = 2) -> str:
     done = CliRunner().invoke(app, ["watch", *map(str, arguments)])
-    assert done.exit_code == 2, done.output
+    assert done.exit_code == status, done.output
     return done.output
 
 
@@ -160,7 +160,8 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         tmp_path, "--tls-cert", tmp_path / "x.pem", "--tls-key", tmp_path / "x.key", "--port", 0
     )
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "choose another with --port" in refusal(tmp_path, "--port", taken.getsockname()[1])
+        told = refusal(tmp_path, "--port", taken.getsockname()[1], status=1)  # as of --metrics
+        assert "choose another with --port" in told and "(luwu help LUWU-301)" in told
 
 
 @pytest.mark.parametrize(

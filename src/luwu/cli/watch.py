@@ -38,8 +38,9 @@ def watch(
     The page has a URL with a token, which is printed. Runs do not know that they are watched. Ctrl-C ends
     it.
 
-    Exit status: 0 it was ended, 2 arguments that cannot work. Where --terminal shows the runs once, because the output
-    is no terminal: 0 shown, and that of the first run's error where none of them could be seen, 1 without an answer.
+    Exit status: 0 it was ended, 1 the page could not listen, 2 arguments that cannot work. Where --terminal shows the
+    runs once, because the output is no terminal: 0 shown, and that of the first run's error where none of them could be
+    seen, 1 without an answer.
     """
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.core.errors import ConfigError

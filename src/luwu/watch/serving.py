@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
-from luwu.core.errors import ConfigError
+from luwu.core.errors import ConfigError, ServerError
 from luwu.watch.pages import Pages, make_app
 from luwu.watch.runs import Places
 
@@ -30,14 +30,14 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises ConfigError with what can be done where it cannot."""
+    """Return a socket that listens; raises ServerError, as all that cannot listen, with what can be done."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         advice = "choose another with --port, or 0 for a free one" if taken else "check --host and --port"
-        raise ConfigError(f"{host}:{port}: cannot listen there: {error.strerror}; {advice}") from None
+        raise ServerError(f"{host}:{port}: cannot listen there: {error.strerror}; {advice}") from None
 
 
 class _Server(uvicorn.Server):
@@ -62,7 +62,7 @@ def serve(places: Places, host: str, port: int, tls: tuple[Path, Path] | None, s
         say: called with the page's URL, once it can be opened.
 
     Raises:
-        ConfigError: the address cannot be used, others could listen in, or the certificate cannot be read.
+        ConfigError: others could listen in, or the certificate cannot be read. ServerError: it cannot listen there.
     """
     if tls is None and not is_loopback(host):
         raise ConfigError(
