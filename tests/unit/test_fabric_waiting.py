@@ -199,6 +199,15 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         launcher.LocalRun._supervise(run, SimpleNamespace(count=0))
 
 
+@pytest.mark.parametrize(("vacant", "waits"), [(False, True), (True, False)])
+def test_a_run_that_waits_for_a_lost_machine_does_not_wait_for_a_commit_to_stop(vacant: bool, waits: bool) -> None:
+    run = Mock(
+        spec=launcher.LocalRun, _settings=Mock(ranks_here=[0]), taken=Mock(training=True), _paused=False,
+        _machines=Mock(vacant=vacant),
+    )  # fmt: skip
+    assert launcher.LocalRun._can_commit(run) is waits
+
+
 AT = r"luwu://127\.0\.0\.1:\d+"
 
 

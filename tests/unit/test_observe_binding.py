@@ -186,3 +186,11 @@ def test_counts_of_a_server_in_rows_of_an_older_version_are_left_out() -> None:
     part = {name: value for name, value in served(states=0.8).items() if name != "read_seconds"}
     step = mean_step(rows(0.5, (1.5, 0.0, 0.0), server=part))
     assert step is not None and step.served is None
+
+
+def test_no_part_of_a_step_is_longer_than_the_step() -> None:
+    told = rows(2.0, (1.0, 0.5, 0.5), server=served(pulls=1.0))
+    late = [{**row, "seconds": 3.5} for row in told]  # the slowest worker began before the last answer to another
+    step = mean_step(late)
+    assert step is not None and step.seconds == 4.0
+    assert sum(bound.seconds for bound in bounds_of(step)) <= step.seconds

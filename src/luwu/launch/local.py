@@ -316,7 +316,7 @@ class LocalRun:
     def _can_commit(self) -> bool:
         """Return True where a commit can come soon at which the run stops, because worker 0 asks for it."""
         asks = 0 in self._settings.ranks_here or self._machines.runs(0)
-        return asks and self.taken.training and not self._paused
+        return asks and self.taken.training and not self._paused and not self._machines.vacant
 
     def _goes_on(self, workers: WorkerProcesses) -> bool:
         """Return True while a worker runs, here or elsewhere, or may be started again.

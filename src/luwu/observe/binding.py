@@ -46,12 +46,13 @@ def mean_step(rows: Sequence[Row]) -> Step | None:
     slowest = [row["slowest"] for row in found]
     rank = Counter(each["rank"] for each in slowest).most_common(1)[0][0]
     waits = [fmean(each["wait_seconds"][place] for each in slowest) for place in range(3)]
+    own = fmean(each["own_seconds"] for each in slowest)
     pulled, pushed = (_mean_bytes(pairs, name) for name in ("bytes_pulled", "bytes_pushed"))
     return Step(
-        seconds=fmean(row["seconds"] for row in found),
+        seconds=max(fmean(row["seconds"] for row in found), own + sum(waits)),
         tokens=fmean(row["tokens"] for row in found),
         rank=rank,
-        own=fmean(each["own_seconds"] for each in slowest),
+        own=own,
         data=fmean(each["data_seconds"] for each in slowest),
         excess=_excess(rank, slowest),
         forward=waits[0],

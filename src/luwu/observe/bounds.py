@@ -73,7 +73,7 @@ class Step(NamedTuple):
     """Mean figures of some steps. Times are in seconds.
 
     Attributes:
-        seconds: time of the step.
+        seconds: time of the step, from one answer to the next, or of its slowest worker where that is longer.
         tokens: of all workers.
         rank: worker that is the slowest most often.
         own: the slowest worker's time without its waits for the server.
