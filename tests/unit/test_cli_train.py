@@ -57,6 +57,7 @@ def luwu(monkeypatch, tmp_path):
         ),
         (["--listen", "here:x", "--workers-here", "1"], ["address 'here:x'", "expected HOST:PORT"]),
         (["--server", "luwu://localhost:1", "--listen", ":1", "--workers-here", "1"], ["--listen", "beside --server"]),
+        (["--key-file", "nosuch"], ["nosuch"]),
         (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
         (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
     ],

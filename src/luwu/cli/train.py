@@ -64,6 +64,8 @@ def train(
     start here; memory, stores and snapshots are the server's settings.
     """
     credentials = find_files(key_file, (tls_cert, tls_key, tls_ca))
+    if key_file is not None:
+        credentials.find()  # a key that is not read later would hide a wrong path
     if join is not None:
         others = {"--config": config, "--new-run": new_run or None, "--server": server}
         refuse_beside_join([flag for flag, value in others.items() if value is not None], given)
