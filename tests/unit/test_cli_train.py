@@ -57,6 +57,7 @@ def luwu(monkeypatch, tmp_path):
         ),
         (["--listen", "here:x", "--workers-here", "1"], ["address 'here:x'", "expected HOST:PORT"]),
         (["--server", "luwu://localhost:1", "--listen", ":1", "--workers-here", "1"], ["--listen", "beside --server"]),
+        (["--key-file", "nosuch"], ["nosuch"]),
         (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
         (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
     ],
@@ -184,3 +185,9 @@ def test_a_tokenizer_that_cannot_be_trained(luwu, tmp_path, arguments, words):
     for word in words:
         assert word in error
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_help_of_a_command_is_that_of_its_flag(luwu):
+    for command in ("train", "store"):
+        code, output, _ = luwu("help", command)
+        assert code == 0 and output == luwu(command, "--help")[1] and "--help" in output

@@ -12,7 +12,8 @@ from luwu.errors import WorkerLostError
 from luwu.launch import alerting
 from luwu.launch.folder import RunFolder
 from luwu.launch.run_reports import RunReports
-from luwu.launch.settings import Settings
+from luwu.launch.settings import Settings, build_settings
+from luwu.observe.metrics import MetricsLog, read_metrics
 
 
 def test_a_start_after_attempts_that_nobody_made_is_refused(tmp_path: Path) -> None:
@@ -41,3 +42,17 @@ def test_a_full_run_folder_is_shown_told_to_the_server_and_looked_at_as_a_disk(
     reports.pause_here(None)
     server.note_wait.assert_called_with(None)
     assert display.say.call_args.args == ("there is room again; it goes on",)
+
+
+@pytest.mark.parametrize("eval_every", [0, 5])
+def test_the_validation_loss_of_the_end_is_in_the_last_row(tmp_path: Path, eval_every: int) -> None:
+    settings = build_settings({"run": {"steps": 3, "eval_every": eval_every}})
+    reports = RunReports(settings, RunFolder(tmp_path), Mock(), Mock(), server_here=True, takes_weights=False)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"attempt": {step}, "step": {step}, "committed": true}}\n' for step in (2, 3)))
+    metrics = MetricsLog(path)
+    reports.open(metrics)  # type: ignore[arg-type]
+    reports.results[0] = {"sequences": 4, "loss_sum": 10.0, "prompt": "", "sample": ""}
+    reports.conclude()
+    metrics.close()
+    assert [row.get("validation_loss") for row in read_metrics(path)] == [None, 2.5]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from luwu.cli.terminal import say
+from luwu.cli.terminal import keep_names_whole, say
 
 if TYPE_CHECKING:
     from luwu.core.error_pages import Page
@@ -21,15 +21,17 @@ MOST_CHARACTERS = 100
 
 
 def explain_error(
+    context: typer.Context,
     topic: Annotated[
-        str | None, typer.Argument(help="code of an error, such as LUWU-101; or exit, for exit statuses")
+        str | None, typer.Argument(help="code of an error, such as LUWU-101; a command; or exit, for exit statuses")
     ] = None,
 ) -> None:
     """Explain an error by its code: what has happened, and what to do.
 
-    Without an argument it lists all codes. `luwu help exit` lists exit statuses, and `luwu COMMAND --help` describes a
-    command.
+    Without an argument it lists all codes. `luwu help exit` lists exit statuses, and `luwu help COMMAND` or
+    `luwu COMMAND --help` describes a command.
     """
+    show_command(context.parent, topic)
     import shutil
 
     from luwu.core.error_pages import find_page
@@ -43,6 +45,14 @@ def explain_error(
         lines = page_lines(find_page(topic), width)
     for line in lines:
         say(line)
+
+
+def show_command(parent: Any, topic: str | None) -> None:
+    """Show the help of a command and end, if a topic is the name of one."""
+    commands = getattr(parent and parent.command, "commands", {})
+    if topic in commands:
+        keep_names_whole()
+        commands[topic].make_context(topic, ["--help"], parent=parent)
 
 
 def page_lines(page: Page, width: int) -> Iterator[str]:

@@ -64,6 +64,8 @@ def train(
     start here; memory, stores and snapshots are the server's settings.
     """
     credentials = find_files(key_file, (tls_cert, tls_key, tls_ca))
+    if key_file is not None:
+        credentials.find()  # a key that is not read later would hide a wrong path
     if join is not None:
         others = {"--config": config, "--new-run": new_run or None, "--server": server}
         refuse_beside_join([flag for flag, value in others.items() if value is not None], given)
@@ -166,6 +168,7 @@ def run_training(
     from luwu.launch.checks import check_machines, check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.job import CredentialFiles
+    from luwu.launch.own_folder import require_own
     from luwu.launch.returning import run_job
     from luwu.launch.settings import build_settings, check_resume
     from luwu.observe.display import choose_display
@@ -178,6 +181,7 @@ def run_training(
     refuse_joined(folder)
     saved = folder.saved_settings()
     settings = build_settings(saved or {}, *chosen)
+    require_own(folder, settings.data.path, [*settings.run.stores, *([config] if config else [])])
     if "workers_here" in flags.get("run", {}) and not settings.run.listen:
         raise ConfigError(
             "--workers-here: expected --listen or --join beside it, found neither; leave it out, or listen"

@@ -78,6 +78,11 @@ class RunAlerts:
         """Take a validation loss that was measured after its step's record."""
         self._tell(self._alerts.validated(step, loss))
 
+    def failed(self, step: int, why: str) -> None:
+        """Take the end of a run that has failed."""
+        self._step = step
+        self._tell(self._alerts.failed(step, why))
+
     def look(self, *, training: bool) -> None:
         """Look, if it is time, at workers, disks and the last durable step.
 

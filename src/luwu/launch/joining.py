@@ -32,6 +32,7 @@ from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess, problem_in
 from luwu.launch.machine_words import workers_text
 from luwu.launch.machines import MODEL_CONFIG
+from luwu.launch.own_folder import require_own
 from luwu.launch.processes import WorkerProcesses, ended_from_outside
 from luwu.launch.reports import error_report
 from luwu.launch.restarts import Restarts
@@ -337,11 +338,12 @@ class JoinedRun:
 
 
 def hold(folder: RunFolder) -> ServerElsewhere:
-    """Lock a folder for a run that another machine has; raises ConfigError where it is the folder of a run here."""
+    """Lock a folder for a run that another machine has; raises ConfigError for one of something else."""
     if folder.config_path.exists():
         raise ConfigError(
             f"--run: expected a folder that has no run of its own, found {folder.path}, which has; name another"
         )
+    require_own(folder)
     return ServerElsewhere(folder.path)
 
 

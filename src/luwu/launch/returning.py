@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from luwu.control.waiting import until
-from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.errors import ServerError, WorkerLostError
+from luwu.launch.alerting import RunAlerts
+from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import CredentialFiles, ServerAccess
@@ -39,39 +41,73 @@ def run_job(
         LuwuError: the run's error. Where the server is elsewhere, was reached once, and the error came from there, it
             is raised after ``server_return_seconds`` without a commit.
     """
+    with Interrupts() as interrupts:
+        runs: list[LocalRun] = []
+        try:
+            outcome = _run_on(
+                settings, folder, display, server, interrupts, runs,
+                takes_weights=takes_weights, credentials=credentials,
+            )  # fmt: skip
+        except Exception as error:
+            if not interrupts.count:
+                why = cause_of(error).partition("\n")[0] or type(error).__name__
+                _tell_failure(settings, folder, display, runs[-1].outcome.step if runs else 0, why)
+            raise
+        if outcome.stopped and not interrupts.count:
+            _tell_failure(settings, folder, display, outcome.step, "it has ended, and was not stopped here")
+        return outcome
+
+
+def _tell_failure(settings: Settings, folder: RunFolder, display: Display, step: int, why: str) -> None:
+    """Tell that the run has failed, for good: alerts of a `LocalRun` end with it, and others may follow."""
+    alerts = RunAlerts(settings, folder, display, lambda: ServerElsewhere(folder.path))
+    alerts.failed(step, why)
+    alerts.close()
+
+
+def _run_on(
+    settings: Settings,
+    folder: RunFolder,
+    display: Display,
+    server: ServerAccess | None,
+    interrupts: Interrupts,
+    runs: list[LocalRun],
+    *,
+    takes_weights: bool,
+    credentials: CredentialFiles,
+) -> Outcome:
+    """Run until the run is done, was stopped or has failed; ``runs`` holds the last `LocalRun`."""
     restarts = Restarts(settings.run.restarts)
     returning = Returning(settings.run.server_return_seconds, restarts)
     reached = False
-    with Interrupts() as interrupts:
-        while True:
-            run = LocalRun(
-                settings, folder, display, server,
-                takes_weights=takes_weights, restarts=restarts, credentials=credentials,
-            )  # fmt: skip
-            try:
-                return run.run(interrupts)
-            except (ServerError, WorkerLostError) as error:
-                if run.waits_again:
-                    step = run.outcome.step
-                    display.say(f"{cause_of(error)}; the run stays after step {step} until other machines have joined")
-                    continue
-                reached = reached or run.taken.begun
-                killed = [ended.rank for ended in run.ended if ended.status < 0]
-                if server is None or not ended_from_outside(run.ended) or not (reached or killed):
-                    raise
+    while True:
+        run = LocalRun(
+            settings, folder, display, server,
+            takes_weights=takes_weights, restarts=restarts, credentials=credentials,
+        )  # fmt: skip
+        runs[:] = [run]
+        try:
+            return run.run(interrupts)
+        except (ServerError, WorkerLostError) as error:
+            if run.waits_again:
                 step = run.outcome.step
-                word = returning.lose(run.ended, step, committed=run.taken.committed)
-                if not word:
-                    raise type(error)(
-                        f"{error}; step {step} is the last one known; the same command goes on"
-                    ) from error
-                display.say(str(error))
-                kept = ", ".join(str(log) for rank in killed if (log := folder.keep_log(rank)) is not None)
-                display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
-            server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
+                display.say(f"{cause_of(error)}; the run stays after step {step} until other machines have joined")
+                continue
+            reached = reached or run.taken.begun
+            killed = [ended.rank for ended in run.ended if ended.status < 0]
+            if server is None or not ended_from_outside(run.ended) or not (reached or killed):
+                raise
+            step = run.outcome.step
+            word = returning.lose(run.ended, step, committed=run.taken.committed)
+            if not word:
+                raise type(error)(f"{error}; step {step} is the last one known; the same command goes on") from error
+            display.say(str(error))
+            kept = ", ".join(str(log) for rank in killed if (log := folder.keep_log(rank)) is not None)
+            display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
+        server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 
 
-def cause_of(error: LuwuError) -> str:
+def cause_of(error: Exception) -> str:
     """Return what an error says has happened, without what its reader is to do: the launcher does it."""
     return str(error).split(";")[0]
 

@@ -164,8 +164,7 @@ class RunReports:
         results = [self.results[rank] for rank in sorted(self.results)]
         sequences = max(1, sum(result["sequences"] for result in results))
         loss = self.outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
-        if self.settings.run.eval_every:
-            self._metrics.note_validation(self.settings.run.steps, loss)
+        self._metrics.note_validation(self.settings.run.steps, loss)
         self.alerts.validated(self.settings.run.steps, loss)
         self.outcome.prompt, self.outcome.sample = results[0]["prompt"], results[0]["sample"]
 

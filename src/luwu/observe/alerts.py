@@ -23,6 +23,7 @@ from luwu.observe.meter import StepRecord
 
 NOT_FINITE, RISING, VALIDATION_RISING = "loss_not_finite", "loss_rising", "validation_rising"
 SLOW_STEPS, DISK_FULL, LAGGING, NOT_DURABLE = "slow_steps", "disk_full_soon", "worker_lagging", "no_durable_step"
+FAILED = "run_failed"
 
 MEANINGS = {
     NOT_FINITE: (
@@ -55,6 +56,10 @@ MEANINGS = {
     NOT_DURABLE: (
         "no step has become durable for 30 minutes, and for 3 times as long as `durable` plans",
         "the last one is half as long ago",
+    ),
+    FAILED: (
+        "the run ends with an error, or before its last step although nobody has stopped it here",
+        "never: a run that is started again begins without alerts",
     ),
 }
 """When each alert is raised, and when it is cleared."""
@@ -122,6 +127,10 @@ class Alerts:
     def durable(self, since_seconds: float, unwritten: int) -> Iterator[Change]:
         """Take the time since the last durable step, and the number of steps that were made since."""
         yield from self._take(NOT_DURABLE, self._durable.look(since_seconds, unwritten, self._slow.usual_seconds))
+
+    def failed(self, step: int, why: str) -> Iterator[Change]:
+        """Take the end of a run that has failed; ``step``: committed steps, as far as they are known."""
+        yield from self._take(FAILED, Verdict(True, f"the run has failed after step {step}: {why}"))
 
     def _take(self, name: str, verdict: Verdict) -> Iterator[Change]:
         if verdict.bad is None or verdict.bad == (name in self.standing):
