@@ -96,7 +96,7 @@ def run_steps(server: Served, workers: int, max_norm: float | None, disk: SmallD
         worker.max_grad_norm = max_norm
         for step in range(1, STEPS + 1):
             if disk is not None and worker.session.rank == 0 and step in FULL_BEFORE:
-                wait_until(lambda: not server.stats()["unwritten"], "the step before is written")
+                wait_until(lambda: not server.stats().get("unwritten"), "the step before is written, or never")
                 disk.punch(next(disk.path.rglob(f"version-{step % 2}.luwu")))
                 disk.fill()
             assert worker.step()
