@@ -522,7 +522,7 @@ def test_a_switch_whose_loop_dies_says_why_to_its_server_and_ends(
         assert "why='failed: " in caplog.text
         assert not trained.done()
         port = switch.port
-        switch._native = None  # gives the port back, as the end of its process does
+        switch._native = switch._tracing = None  # gives the port back, as the end of its process does
         with udp_switch(server.url, "top", listen=f"127.0.0.1:{port}"):
             trained.result(60)
     assert equal(whole, tmp_path / "store")
