@@ -121,6 +121,7 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     plan = options.size(FULL, quick=QUICK, check=CHECK)
+    slow_disk = options.size(DISK_IS_SLOWER, check=USUAL)
     steps, turns = options.size((200, 3), quick=(40, 1), check=(4, 1))
     os.environ["LUWU_JOB_KEY"] = work.KEY
 
@@ -128,7 +129,7 @@ def main() -> int:
         done = [do(name, kills, options.folder, COMMIT_EVERY) for name, kills in plan.items()]
         table(["scenario", "kills", "wrong", "resumes"], [[s.name, s.kills, len(s.wrong), s.resumes] for s in done])
         times = measured(USUAL, options.folder, steps, turns)
-        slower = measured(DISK_IS_SLOWER, options.folder, max(steps // 2, 4), turns)
+        slower = measured(slow_disk, options.folder, max(steps // 2, 4), turns)
         kills, wrong = sum(one.kills for one in done), [f"{one.name}: {word}" for one in done for word in one.wrong]
         details = {
             "kills": kills, "resumes": sum(one.resumes for one in done), "commit_every": COMMIT_EVERY, "wrong": wrong,

@@ -35,7 +35,10 @@ LIMIT_SECONDS = 180.0
 PROGRAM_LIMIT_SECONDS = 600.0  # generous: it tells a program that hangs from one on a busy machine
 ENDING_SECONDS = 20.0
 AT_A_TIME = 3  # some wait more than they compute
-LONG = ("network_faults", "plan_measured", "network_parity", "display_truth", "device_twin", "optimizer_memory")
+LONG = (
+    "elastic", "device_twin", "plan_measured", "network_faults", "explain_truth", "ten_billion", "network_parity",
+    "display_truth", "optimizer_memory",
+)  # fmt: skip
 """Begun first: one that is begun last runs alone in the end."""
 
 OUTPUT_TAIL = 4000
