@@ -18,9 +18,12 @@ def test_a_loss_that_is_not_finite_is_told_everywhere_and_once(tmp_path: Path) -
     code, output, error = finish(process)  # some attempts in a row are rolled back, and then the run ends
     assert code == 1 and "expected finite values" in error
     lines = output.splitlines()
-    (alert,) = [json.loads(each) for each in (tmp_path / "run" / "alerts.jsonl").read_text().splitlines()]
-    assert json.loads(told.read_text()) == alert
-    assert [each for each in lines if each.startswith("alert ")] == [f"alert raised: {alert['text']}"]
-    assert (alert["name"], alert["state"], alert["run"]) == ("loss_not_finite", "raised", "run")
-    (failure,) = [each for each in lines if each.startswith("on-alert: ")]
-    assert f"{tmp_path}/no/folder has failed: exit status 1: tee: " in failure
+    alerts = [json.loads(each) for each in (tmp_path / "run" / "alerts.jsonl").read_text().splitlines()]
+    found = [(alert["name"], alert["state"], alert["run"]) for alert in alerts]
+    assert found == [("loss_not_finite", "raised", "run"), ("run_failed", "raised", "run")]
+    assert told.read_text().replace("}{", "}\n{").splitlines() == [json.dumps(alert) for alert in alerts]
+    shown = [each for each in lines if each.startswith("alert ")]
+    assert shown == [f"alert raised: {alert['text']}" for alert in alerts]
+    failures = [each for each in lines if each.startswith("on-alert: ")]
+    assert failures
+    assert all(f"{tmp_path}/no/folder has failed: exit status 1: tee: " in failure for failure in failures)
