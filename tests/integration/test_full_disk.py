@@ -29,7 +29,7 @@ from luwu.control.health import check_health
 from luwu.control.status import ask_local_status
 from luwu.core.durability import parse_durable
 from luwu.core.room import RoomWait
-from luwu.errors import StoreSpaceError
+from luwu.errors import ServerError, StoreSpaceError
 from luwu.server.server import LocalServer
 from luwu.session.local import join
 from luwu.store.upkeep import info
