@@ -36,16 +36,13 @@ class Runs:
         switches: number of switches that must have joined before a run begins.
         open_core: opens the store for a manifest, a job, this server's share of it, and a number of workers.
         advertise: host of the data plane; empty: where the server was reached.
-        plan: plans the tree of a run.
-        timeouts: the network's timeouts.
+        plan, timeouts: what plans the tree of a run; the network's timeouts.
         plan_failure: returns why a part that the plan started beside the core has failed; None: it has not.
         say_room: called when the store waits for room on its disk, and when it goes on.
         gives_up: tells whether a run that ends is to wait no longer for room on a full disk.
         step_at_rest: reads the store's committed step while it is not open.
-        worker_return_seconds: see `Membership`.
-        step_deadline_seconds: a worker that others wait for and that makes no progress for this long counts as lost; 0:
-            none does.
-        fewest: see `Admission`.
+        step_deadline_seconds: a worker that others wait for without progress for so long counts as lost; 0: none does.
+        fewest, worker_return_seconds: see `Admission` and `Membership`.
         launchers: what is done for launchers on other machines.
     """
 
@@ -107,14 +104,17 @@ class Runs:
         """Take a worker into the run, waiting for the one before it to end, and for one of its rank to watch or end.
 
         Raises:
-            ConfigError: the rank or the number of workers does not fit. ServerError: the server is closing, or still
-            writes what the run before has left in memory.
+            ConfigError: the rank or number of workers does not fit. ServerError: the server closes, or still writes.
         """
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closing or (self._is_open(rank) and not self._is_unsure(rank)),
                 self._timeouts.rejoin_seconds,
             )
+            if self._run.vacancies.seconds > 0:  # its machine may be known as lost before the worker that ran there
+                self._changed.wait_for(
+                    lambda: self._closing or rank not in self._run.joined, self._timeouts.close_seconds
+                )
             if self._closing:
                 raise ServerError("the server is closing; start it again")
             if self._writing:
