@@ -146,16 +146,15 @@ def make_plan(request: Request) -> Plan:
     )  # fmt: skip
     server = forecast_servers(request)
     variant = replace(variant_of(request), inputs_bytes=worker.host_bytes, tail=server.tail_share)
+    copies = copies_bytes(request, server)
     commits = CommitSteps.of(
         lambda disk: step_time(model, cluster, request.rows, disk, variant), server, run.commit_points,
-        follows=copies_bytes(request, server) / server.written_bytes,
+        follows=copies / server.written_bytes,
     )  # fmt: skip
     wear = wear_of(cluster, commits)
     cost = cost_of(cluster, topology=request.topology, prices=request.prices).with_worn_disks(wear.life_days)
-    machine = {}
-    if cluster.one_machine:
-        used = float(server.memory_bytes + copies_bytes(request, server))
-        machine = {"server": used, **memory_beside_server(request)}
+    used = float(server.memory_bytes + copies)
+    machine = {"server": used, **memory_beside_server(request)} if cluster.one_machine else {}
     return Plan(request, worker, server, commits, cost, tuple(_misses(request, worker, server)), machine)
 
 
