@@ -20,8 +20,8 @@ step::Tail tail_of(const store::Layout& layout, const PipelineSettings& settings
             schedule::plan_tail(layout, settings.plan, dtypes).buffers};
 }
 
-// Where memory keeps everything, only commit points are written, and their writes need not hold up later steps. With
-// several servers they do, so that each server has a commit that all have.
+// Writes of a commit point need not hold up later steps where memory keeps everything, because nothing else is written
+// then. With several servers they do, so that each server has a commit that all have.
 bool points_follow(const store::Layout& layout, const PipelineSettings& settings) {
     if (settings.prepares || settings.commit_points.is_each_step()) return false;
     const auto dtypes = schedule::kept_dtypes(layout, settings.streams(), settings.gradient_dtype);

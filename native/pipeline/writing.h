@@ -19,7 +19,7 @@ class Writing {
     void stop() { writer_.reset(); }  // finishes transfers under way
 
     void write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step);
-    // Of a commit point that follows. `copy`: see IoTask. Ends with PointWrites::done().
+    // Writes a record of a commit point that follows. `copy`: see IoTask. Ends with PointWrites::done().
     void write_following(std::uint32_t chunk, std::uint64_t count, std::byte* copy);
     void write_kept(std::uint32_t chunk);
     void commit(store::CommitRecord record);

@@ -19,13 +19,13 @@ class BlockSums {
     trace::Recorded stop();
 
     [[nodiscard]] bool on() const noexcept { return recorder_.on(); }
-    // A packet of a gradient came from a child;
+    // A packet of a gradient came from a child.
     void came(const fabric::Head& head, fabric::Time now);
-    // the sum of a packet was sent, or sent again;
+    // The sum of a packet was sent, or sent again.
     void sent(const fabric::Head& head, fabric::Time now);
-    // the server has all sums below: nothing more comes of blocks that end there;
+    // The server has all sums below this number: nothing more comes of blocks that end there.
     void release(std::uint64_t sequence);
-    // packets are numbered anew.
+    // Packets are numbered anew.
     void begin_epoch();
 
   private:

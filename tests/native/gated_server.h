@@ -14,6 +14,10 @@
 
 namespace luwu::test {
 
+inline constexpr auto kFloat = kernels::Dtype::float32;
+inline constexpr auto kLow = kernels::Dtype::bfloat16;
+inline constexpr std::uint64_t kPlenty = 1U << 28;  // bytes of memory that keep everything
+
 class Gated {
   public:
     Gated(

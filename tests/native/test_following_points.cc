@@ -15,14 +15,13 @@
 using namespace luwu;
 using luwu::test::FailingEngine;
 using luwu::test::Gated;
+using luwu::test::kFloat;
+using luwu::test::kLow;
+using luwu::test::kPlenty;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
 namespace {
-
-constexpr auto kFloat = kernels::Dtype::float32;
-constexpr auto kLow = kernels::Dtype::bfloat16;
-constexpr std::uint64_t kPlenty = 1U << 28;
 
 // The least memory in which everything stays, which leaves none for copies.
 std::uint64_t just_enough(kernels::Dtype dtype) {

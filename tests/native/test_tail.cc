@@ -13,14 +13,13 @@
 
 using namespace luwu;
 using luwu::test::Gated;
+using luwu::test::kFloat;
+using luwu::test::kLow;
+using luwu::test::kPlenty;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
 namespace {
-
-constexpr auto kFloat = kernels::Dtype::float32;
-constexpr auto kLow = kernels::Dtype::bfloat16;
-constexpr std::uint64_t kPlenty = 1U << 28;
 
 // A step of the only worker, push by push.
 class Pushes {
