@@ -189,7 +189,7 @@ def test_a_trace_that_is_given_up_stops_its_profile(by_server: bool) -> None:
 
 
 def test_pieces_have_all_records_and_events_and_the_last_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("luwu.session.trace_pieces._PIECE_ITEMS", 2)
+    monkeypatch.setattr("luwu.core.trace.PIECE_ITEMS", 2)
     pieces = list(trace_pieces(WorkerRecords(bytes(3 * RECORD.itemsize), 7, Running()), [(-8, 9), (-10, 3)], ["a"]))
     assert [len(piece.records) for piece in pieces] == [80, 40, 0, 0, 0]
     assert [len(piece.profile.events) for piece in pieces] == [0, 0, 48, 24, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -42,11 +43,11 @@ class Server:
     def __call__(self, request: pb.TraceRecordsRequest) -> pb.TraceRecordsReply:
         if request.records or request.last:
             self.taken.append(request)
-        return pb.TraceRecordsReply(clock_ns=tracing.time.monotonic_ns() + self.AHEAD_NS)
+        return pb.TraceRecordsReply(clock_ns=time.monotonic_ns() + self.AHEAD_NS)
 
 
 def test_a_switch_sends_its_records_and_counts_when_a_trace_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_PIECE_BYTES", 3 * RECORD.itemsize)
+    monkeypatch.setattr("luwu.core.trace.PIECE_ITEMS", 3)
     native, server = Native(), Server()
     made = SwitchTracing(native)
     made.look(server)

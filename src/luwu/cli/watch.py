@@ -35,8 +35,7 @@ def watch(
 ) -> None:
     """Show what runs do: their curves, blocks, workers, disks and logs, live or after their end.
 
-    The page has a URL with a token, which is printed. Runs do not know that they are watched. Ctrl-C ends
-    it.
+    The page has a URL with a token, which is printed. Runs do not know that they are watched. Ctrl-C ends it.
 
     Exit status: 0 it was ended, 1 the page could not listen, 2 arguments that cannot work. Where --terminal shows the
     runs once, because the output is no terminal: 0 shown, and that of the first run's error where none of them could be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,6 @@ def link_counts(stats: Mapping[str, Any], transport: str, at_seconds: float) -> 
     networks = [network for network in stats.get("networks", [stats]) if "socket" in network]
     sockets = [network["socket"] for network in networks]
     received, sent = ("bytes_pulled", "bytes_pushed") if transport == "shm" else ("bytes_received", "bytes_sent")
-    again = sum(network.get("resent", network.get("sums_sent_again", 0)) for network in networks)
     dropped = sum(socket[name] for socket in sockets for name in _DROPPED)
     damaged = sum(network["drops"][name] for network in networks for name in _DAMAGED)
     return pb.LinkCounts(
@@ -34,9 +34,23 @@ def link_counts(stats: Mapping[str, Any], transport: str, at_seconds: float) -> 
         received_bytes=stats.get(received, 0) + sum(socket["bytes_received"] for socket in sockets),
         sent_bytes=stats.get(sent, 0) + sum(socket["bytes_sent"] for socket in sockets),
         packets_sent=sum(network["packets_out"] for network in networks),
-        packets_again=again,
+        packets_again=sum(map(_sent_again, networks)),
         packets_dropped=dropped + damaged,
     )
+
+
+def packet_counts(stats: Mapping[str, Any]) -> pb.PacketCounts | None:
+    """Return the packets that a node has carried until now, from its stats; None: it carries none."""
+    if "packets_in" not in stats:
+        return None
+    return pb.PacketCounts(
+        at_ns=time.monotonic_ns(), came=stats["packets_in"], sent=stats["packets_out"], resent=_sent_again(stats)
+    )
+
+
+def _sent_again(stats: Mapping[str, Any]) -> int:
+    """Return the packets that a node sent again; a switch names those of its sums."""
+    return int(stats.get("resent", stats.get("sums_sent_again", 0)))
 
 
 def facts_of_link(counts: pb.LinkCounts) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from luwu.core.trace import clock_offset
+from luwu.core.trace import clock_offset, clock_rounds
 
 EVENT = np.dtype([("begin", "<u8"), ("end", "<u8"), ("name", "<u4"), ("track", "<u4")])
 """An event: times are of CLOCK_MONOTONIC, in nanoseconds; name and track are places in the lists beside the events."""
@@ -17,8 +17,6 @@ EVENT = np.dtype([("begin", "<u8"), ("end", "<u8"), ("name", "<u4"), ("track", "
 MOST_NAMES = 4096
 LONGEST_NAME = 200
 """Bounds of the names in a profile. An event whose name is one too many is dropped."""
-
-_CLOCK_QUESTIONS = 8
 
 
 class Event(NamedTuple):
@@ -73,7 +71,7 @@ class RunningProfile(Protocol):
 
 def moment(monotonic: Callable[[], int] = time.monotonic_ns, system: Callable[[], int] = time.time_ns) -> Moment:
     """Read both clocks."""
-    rounds = [(monotonic(), system(), monotonic()) for _ in range(_CLOCK_QUESTIONS)]
+    rounds = clock_rounds(system, monotonic)
     offset, error = clock_offset(rounds)
     return Moment(rounds[-1][2], offset, error)
 

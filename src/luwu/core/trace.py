@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,6 +57,23 @@ class Kind(IntEnum):
     PUSH = 36
     END = 37
     SUM = 64
+
+
+PIECE_ITEMS = 1 << 16
+"""Records, or events of a profile, in one message."""
+
+_CLOCK_QUESTIONS = 8
+
+
+def pieces_of(content: bytes, item_bytes: int) -> Iterator[bytes]:
+    """Cut items of so many bytes into the contents of messages."""
+    size = item_bytes * PIECE_ITEMS
+    return (content[start : start + size] for start in range(0, len(content), size))
+
+
+def clock_rounds(other: Callable[[], int], own: Callable[[], int] = time.monotonic_ns) -> list[tuple[int, int, int]]:
+    """Ask for another clock's time some times; return the rounds as `clock_offset` takes them."""
+    return [(own(), other(), own()) for _ in range(_CLOCK_QUESTIONS)]
 
 
 def clock_offset(questions: Sequence[tuple[int, int, int]]) -> tuple[int, int]:

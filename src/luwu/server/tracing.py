@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from luwu.control import control_pb2 as pb
+from luwu.control.link_counts import packet_counts
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import ConfigError, ServerError, StepOrderError
 from luwu.core.trace import RECORD
@@ -173,16 +174,9 @@ class RunTracing:
 
     def note_packets(self, stats: Mapping[str, Any]) -> None:
         """Take the counts of packets from a native server's stats, where it has such."""
-        network, trace = stats.get("network", {}), self._trace
-        if trace is not None and "packets_in" in network:
-            trace.packets.append(
-                pb.PacketCounts(
-                    at_ns=time.monotonic_ns(),
-                    came=network["packets_in"],
-                    sent=network["packets_out"],
-                    resent=network["resent"],
-                )
-            )
+        trace, counts = self._trace, packet_counts(stats.get("network", {}))
+        if trace is not None and counts is not None:
+            trace.packets.append(counts)
 
     def take(self, sender: Sender, request: pb.TraceRecordsRequest) -> None:
         """Take the records of a worker or a switch. Those of a trace that nobody waits for are dropped.

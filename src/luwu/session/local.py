@@ -95,11 +95,8 @@ class LocalSession(Session):
     def _server_clocks(self) -> list[tuple[int, int]]:
         return [(0, 0)]  # one machine has one
 
-    def profile_bytes(self) -> int:
-        """Return the most bytes of a profile that the server asks of this worker in the trace that begins; 0: none."""
-        with suppress(LuwuError):  # the calls of the step tell what has happened
-            return int(self._control.call("TraceRecords", pb.TraceRecordsRequest()).profile_bytes)
-        return 0
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        return self._control.call("TraceRecords", pb.TraceRecordsRequest())
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._control.post("TraceRecords", request)

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,12 @@ from luwu.control.waiting import saying
 from luwu.core.division import Division, Share, cut_segments, divide, share_out
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, StepOrderError
 from luwu.core.manifest import Manifest
-from luwu.core.trace import clock_offset
+from luwu.core.trace import clock_offset, clock_rounds
 from luwu.session.link_watch import LinkWatch
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
 from luwu.session.session import Session, choose_place, no_model
 from luwu.store.run_record import Claim
-
-_CLOCK_QUESTIONS = 8
 
 log = logging.getLogger(__name__)
 
@@ -221,18 +218,13 @@ class RemoteSession(Session):
         return self._servers[0].control.call("Divide", request)
 
     def _server_clocks(self) -> list[tuple[int, int]]:
-        def ask(server: RemoteServer) -> tuple[int, int, int]:
-            sent = time.monotonic_ns()
-            reply = server.control.call("TraceRecords", pb.TraceRecordsRequest())
-            return sent, int(reply.clock_ns), time.monotonic_ns()
+        def clock_of(server: int) -> tuple[int, int]:
+            return clock_offset(clock_rounds(lambda: int(self._ask_trace(server).clock_ns)))
 
-        return [clock_offset([ask(server) for _ in range(_CLOCK_QUESTIONS)]) for server in self._servers]
+        return [clock_of(server) for server in range(len(self._servers))]
 
-    def profile_bytes(self) -> int:
-        """Return the most bytes of a profile that the server asks of this worker in the trace that begins; 0: none."""
-        with suppress(LuwuError):  # the calls of the step tell what has happened
-            return int(self._servers[0].control.call("TraceRecords", pb.TraceRecordsRequest()).profile_bytes)
-        return 0
+    def _ask_trace(self, server: int = 0) -> pb.TraceRecordsReply:
+        return self._servers[server].control.call("TraceRecords", pb.TraceRecordsRequest())
 
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:
         self._servers[0].control.call("TraceRecords", request)

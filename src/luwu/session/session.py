@@ -227,9 +227,11 @@ class Session(OfThisProcess, ABC):
         for piece in trace_pieces(finished, self._server_clocks(), self._block_names):
             self._send_records(piece)
 
-    @abstractmethod
     def profile_bytes(self) -> int:
         """Return the most bytes of a profile that the server asks of this worker in the trace that begins; 0: none."""
+        with suppress(LuwuError):  # the calls of the step tell what has happened
+            return int(self._ask_trace().profile_bytes)
+        return 0
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
@@ -295,6 +297,10 @@ class Session(OfThisProcess, ABC):
     @abstractmethod
     def _server_clocks(self) -> list[tuple[int, int]]:
         """Return of each server the time to add to this process's clock to have its own, and its error; nanoseconds."""
+
+    @abstractmethod
+    def _ask_trace(self) -> pb.TraceRecordsReply:
+        """Ask the first server about the trace that is under way."""
 
     @abstractmethod
     def _send_records(self, request: pb.TraceRecordsRequest) -> None:

@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from luwu.control import control_pb2 as pb
 from luwu.core.profiling import EVENT, Profile
-from luwu.core.trace import RECORD, WorkerRecords
-
-_PIECE_ITEMS = 1 << 16
-"""Records, or events, in one message."""
+from luwu.core.trace import RECORD, WorkerRecords, pieces_of
 
 
 def trace_pieces(
@@ -23,9 +20,9 @@ def trace_pieces(
         blocks: names of the model's blocks.
     """
     profile = None if finished.profile is None else finished.profile.pack()
-    for piece in _cut(finished.content, RECORD.itemsize):
+    for piece in pieces_of(finished.content, RECORD.itemsize):
         yield pb.TraceRecordsRequest(records=piece)
-    for piece in _cut(b"" if profile is None else profile.events, EVENT.itemsize):
+    for piece in pieces_of(b"" if profile is None else profile.events, EVENT.itemsize):
         yield pb.TraceRecordsRequest(profile=pb.Profile(events=piece))
     (clock_ns, clock_error_ns), *others = clocks
     yield pb.TraceRecordsRequest(
@@ -40,11 +37,6 @@ def trace_pieces(
             for other_ns, error_ns in others
         ],
     )
-
-
-def _cut(content: bytes, item_bytes: int) -> Iterator[bytes]:
-    size = item_bytes * _PIECE_ITEMS
-    return (content[start : start + size] for start in range(0, len(content), size))
 
 
 def _about(profile: Profile) -> pb.Profile:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from luwu.control import control_pb2 as pb
-from luwu.core.trace import RECORD, clock_offset
+from luwu.control.link_counts import packet_counts
+from luwu.core.trace import RECORD, clock_offset, clock_rounds, pieces_of
 
 MOST_COUNTS = 10_000
 """Most counts of packets in a trace; those at its begin stay."""
-
-_PIECE_BYTES = RECORD.itemsize << 16
-_CLOCK_QUESTIONS = 8
 
 Ask = Callable[[pb.TraceRecordsRequest], pb.TraceRecordsReply]
 """Function that sends records to the server, and returns the answer."""
@@ -77,36 +74,21 @@ class SwitchTracing:
             finished, self._finished = self._finished, None
         if finished is None:
             return
-        finished.clock_ns, finished.clock_error_ns = _compare_clocks(ask)
+        rounds = clock_rounds(lambda: int(ask(pb.TraceRecordsRequest()).clock_ns))
+        finished.clock_ns, finished.clock_error_ns = clock_offset(rounds)
         for piece in _pieces_of(finished):
             ask(piece)
 
     def _count(self) -> None:
-        stats = self._switch.stats()
-        if "packets_in" in stats and len(self._packets) < MOST_COUNTS:
-            self._packets.append(
-                pb.PacketCounts(
-                    at_ns=time.monotonic_ns(),
-                    came=stats["packets_in"],
-                    sent=stats["packets_out"],
-                    resent=stats["sums_sent_again"],
-                )
-            )
-
-
-def _compare_clocks(ask: Ask) -> tuple[int, int]:
-    def one() -> tuple[int, int, int]:
-        sent = time.monotonic_ns()
-        return sent, int(ask(pb.TraceRecordsRequest()).clock_ns), time.monotonic_ns()
-
-    return clock_offset([one() for _ in range(_CLOCK_QUESTIONS)])
+        counts = packet_counts(self._switch.stats())
+        if counts is not None and len(self._packets) < MOST_COUNTS:
+            self._packets.append(counts)
 
 
 def _pieces_of(finished: pb.TraceRecordsRequest) -> Iterator[pb.TraceRecordsRequest]:
     """Cut the records into messages; the last one has the rest."""
-    records = finished.records
-    for start in range(0, len(records), _PIECE_BYTES):
-        yield pb.TraceRecordsRequest(records=records[start : start + _PIECE_BYTES])
+    for piece in pieces_of(finished.records, RECORD.itemsize):
+        yield pb.TraceRecordsRequest(records=piece)
     last = pb.TraceRecordsRequest()
     last.CopyFrom(finished)
     last.records, last.last = b"", True
