@@ -34,6 +34,8 @@ install_peers() {
 # DeepSpeed compiles at first use otherwise, and would look for CUDA unless told that this is a CPU.
 compile_operators() {
     say "compiling DeepSpeed's operators (about five minutes, once)"
+    # A compilation that was killed leaves its lock, and the next one would wait for it without end.
+    rm -f "$ENVIRONMENT"/torch_extensions/*/lock
     DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR="$PWD/$ENVIRONMENT/torch_extensions" PATH="$PWD/$ENVIRONMENT/bin:$PATH" \
         "$ENVIRONMENT/bin/python" -c "$COMPILE" >"$COMPILE_LOG" 2>&1 ||
         fail "DeepSpeed's operators do not compile: see $COMPILE_LOG"

@@ -9,6 +9,7 @@
 
 namespace luwu::bindings {
 [[nodiscard]] ErrorKind kind_of(const std::string& class_name);  // of luwu.errors; ServerError for any other
+[[nodiscard]] nanobind::object make_exception(const Error& error);  // of the class of its kind, not raised
 void bind_errors(nanobind::module_& module);
 void bind_fabric(nanobind::module_& module);
 void bind_forks(nanobind::module_& module);

@@ -27,11 +27,12 @@ constexpr auto kClassNames = std::to_array<std::pair<ErrorKind, const char*>>({
 });
 static_assert(kClassNames.size() == static_cast<std::size_t>(kLastErrorKind) + 1, "each kind has a class");
 
-const char* class_name(ErrorKind kind) {
+nb::object class_of(ErrorKind kind) {
+    const char* class_name = "LuwuError";
     for (const auto& [known, name] : kClassNames) {
-        if (known == kind) return name;
+        if (known == kind) class_name = name;
     }
-    return "LuwuError";
+    return nb::module_::import_("luwu.errors").attr(class_name);
 }
 
 }  // namespace
@@ -43,14 +44,15 @@ ErrorKind kind_of(const std::string& class_name) {
     return ErrorKind::server;
 }
 
+nb::object make_exception(const Error& error) { return class_of(error.kind())(error.what()); }
+
 void bind_errors(nb::module_&) {
     nb::register_exception_translator(
         [](const std::exception_ptr& pointer, void*) {
             try {
                 std::rethrow_exception(pointer);
             } catch (const Error& error) {
-                const nb::object type = nb::module_::import_("luwu.errors").attr(class_name(error.kind()));
-                PyErr_SetString(type.ptr(), error.what());
+                PyErr_SetString(class_of(error.kind()).ptr(), error.what());
             }
         },
         nullptr);

@@ -99,9 +99,9 @@ bool finish(fabric::ParameterServer& server, double at_most_seconds) {
     }
 }
 
-std::optional<std::string> failure_of(const fabric::ParameterServer& server) {
+nb::object failure_of(const fabric::ParameterServer& server) {
     const auto failure = server.failure();
-    return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
+    return failure ? make_exception(*failure) : nb::none();
 }
 
 namespace {

@@ -33,6 +33,7 @@ inline constexpr const char* kFinish =
     "takes longer, ask again. A write that finds no room waits for it meanwhile.";
 inline constexpr const char* kClose =
     "As `finish`, without a wait for room. Raises the store's error where a step that was answered is lost.";
+inline constexpr const char* kFailure = "def failure(self) -> luwu.core.errors.LuwuError | None";
 inline constexpr const char* kLook = "Returns what the server does with each block now: a byte each, a BlockView.";
 
 [[nodiscard]] fabric::ServerSettings make_server_settings(
@@ -49,7 +50,7 @@ using LossScale = std::tuple<double, std::uint64_t>;  // and the steps in a row 
                                                                 const std::optional<LossScale>& loss_scale);
 [[nodiscard]] std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups);
 void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments);
-[[nodiscard]] std::optional<std::string> failure_of(const fabric::ParameterServer& server);
+[[nodiscard]] nanobind::object failure_of(const fabric::ParameterServer& server);  // an exception of luwu.errors, or None
 [[nodiscard]] nanobind::dict stats_of(const fabric::ParameterServer& server);
 [[nodiscard]] nanobind::bytes look_at_blocks(const fabric::ParameterServer& server);
 

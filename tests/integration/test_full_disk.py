@@ -29,7 +29,7 @@ from luwu.control.health import check_health
 from luwu.control.status import ask_local_status
 from luwu.core.durability import parse_durable
 from luwu.core.room import RoomWait
-from luwu.errors import ServerError, StoreSpaceError
+from luwu.errors import StoreSpaceError
 from luwu.server.server import LocalServer
 from luwu.session.local import join
 from luwu.store.upkeep import info
@@ -166,10 +166,7 @@ def test_a_run_that_is_not_to_wait_ends_with_the_typed_error(
     small_disk: SmallDisk, tmp_path: Path, transport: str
 ) -> None:
     with (
-        # A worker between two calls hears of it as of the end of its server.
-        pytest.raises(
-            (StoreSpaceError, ServerError), match=rf"cannot write {small_disk.path}.*No space left .* free some space"
-        ),
+        pytest.raises(StoreSpaceError, match=rf"cannot write {small_disk.path}.*No space left .* free some space"),
         served(transport, small_disk.path, 1, wait_seconds=0.0) as server,
     ):
         run_steps(server, 1, None, small_disk)

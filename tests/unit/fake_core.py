@@ -55,8 +55,8 @@ class FakeCore:
     def initialised(self) -> bool:
         return self.disk.initialised
 
-    def failure(self) -> str | None:
-        return str(self.error) if self.error else None
+    def failure(self) -> LuwuError | None:
+        return self.error
 
     def stats(self) -> dict[str, int | None]:
         counts = {name: getattr(self.disk, name) for name in ("step", "attempts", "rolled_back")}

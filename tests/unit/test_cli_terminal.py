@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -200,3 +201,10 @@ def test_ctrl_c_ends_the_runs_in_a_terminal_as_it_ends_their_page(monkeypatch: p
         _show_here(SimpleNamespace(runs=list))
     except KeyboardInterrupt:
         pytest.fail("it went on to the command, which would end with 130")
+
+
+@pytest.mark.parametrize("command", ["status", "trace", "watch"])
+def test_a_key_file_that_cannot_be_read_is_refused_for_a_run_folder_too(command: str, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, [command, str(tmp_path), "--key-file", str(tmp_path / "nosuch")])
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "nosuch: cannot be read: No such file or directory" in told.stderr

@@ -83,7 +83,7 @@ def test_a_switch_that_comes_back_takes_the_place_of_the_session_before(serve):
         server._runs.join_switch(elsewhere)
     server._runs.join_switch(second)
     server._runs._end(first)  # its end, noticed late, is not the second's
-    assert list(server._runs._switches.values()) == [second]
+    assert server._runs.present_switches() == [second]
     with pytest.raises(WorkerLostError, match="switch a was started again at the same place"):
         server._runs.participants.find(first.token)
 
@@ -95,7 +95,7 @@ def test_a_switch_that_the_run_does_not_need_may_go(serve, monkeypatch):
         spare = make_switch()
         server._runs.join_switch(spare)
         server._runs._end(spare)
-        while server._runs._lost_switches:  # nothing tells when the server has looked
+        while server._runs._switches.lost:  # nothing tells when the server has looked
             assert worker.step()
         assert worker.step()
 

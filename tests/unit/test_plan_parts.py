@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import luwu.plan
-from luwu.core.units import count_text, parse_bytes, parse_count, parse_rate, rate_text, seconds_text
+from luwu.core.units import count_text, memory_text, parse_bytes, parse_count, parse_rate, rate_text, seconds_text
 from luwu.errors import ConfigError
 from luwu.plan import constants, gpus
 from luwu.plan.clusters import CLUSTERS, DISKS
@@ -39,6 +39,13 @@ def test_sizes_and_counts_are_read_and_written():
     assert parse_bytes("3.84TB") == 3_840_000_000_000
     assert parse_count("1.5T") == 1.5e12
     assert (rate_text(12.5e9), count_text(175e9), seconds_text(0.9999)) == ("12.5 GB/s", "175B", "1 s")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (2**41, "2.0 TiB")]
+)
+def test_memory_is_told_by_powers_of_two(count, text):
+    assert memory_text(count) == text
 
 
 def test_every_constant_and_preset_has_a_source():

@@ -39,9 +39,8 @@ def status(
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.launch.asking import ask_run
 
-    of_url = where.startswith(SCHEME)
-    tls = tls_files(tls_cert, tls_key, tls_ca) if of_url else None
-    reply = ask_run(where, find_credentials(key_file=key_file, tls=tls) if of_url else None)
+    credentials = find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca))
+    reply = ask_run(where, credentials if where.startswith(SCHEME) else None)
     if as_json:
         say_json(record_of(reply))
     else:

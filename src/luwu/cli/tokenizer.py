@@ -36,9 +36,9 @@ def tokenizer(
     from rich.console import Console
 
     from luwu.core.errors import ConfigError
+    from luwu.core.units import bytes_text
     from luwu.core.words import printable
     from luwu.data.bpe import train_tokenizer
-    from luwu.observe.display import size
 
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out}: expected a file in a folder that exists, found none; make the folder first")
@@ -47,7 +47,7 @@ def tokenizer(
 
         def show(done: float, total: float) -> None:
             if done < total:
-                status.update(f"reading the text: {100 * done / total:.0f} % of {size(total)}")
+                status.update(f"reading the text: {100 * done / total:.0f} % of {bytes_text(total)}")
 
         # The library looks for no signals while it merges, for minutes.
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -66,11 +66,11 @@ def tokenizer(
         say_json({"out": str(out), **asdict(trained), "bytes_per_token": trained.bytes_per_token})
         return
     console.print(
-        printable(f"{out}: {trained.vocabulary:,} tokens, trained on {size(trained.train_bytes)}"), markup=False
+        printable(f"{out}: {trained.vocabulary:,} tokens, trained on {bytes_text(trained.train_bytes)}"), markup=False
     )
     if trained.vocabulary < vocab_size:
         console.print(f"the text has too few different words for {vocab_size:,} tokens")
     if trained.measured_tokens:
         console.print(
-            f"{trained.bytes_per_token:.3f} bytes per token on {size(trained.measured_bytes)} of held-out text"
+            f"{trained.bytes_per_token:.3f} bytes per token on {bytes_text(trained.measured_bytes)} of held-out text"
         )

@@ -56,8 +56,8 @@ def trace(
     most_bytes = parse_size(limit)
     path = output or Path("trace.json.gz")
     asks: list[Ask]
+    credentials = find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca))
     if where.startswith(SCHEME):
-        credentials = find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca))
         asks = [ask_at(address.url, credentials) for address in parse_urls(where)]
     else:
         path = output or Path(where) / path

@@ -75,6 +75,15 @@ def bytes_text(count: float) -> str:
     return f"{amount(count)}B"
 
 
+def memory_text(count: float) -> str:
+    """Bytes of memory in words, by powers of two as memory is sold: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def count_text(count: float) -> str:
     """A count of parameters or tokens in words: 175B, 1.4T."""
     for suffix in ("", "K", "M", "B"):

@@ -17,6 +17,7 @@ from luwu.control.timeouts import PATIENCE_SECONDS
 from luwu.control.waiting import until
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import Room, RoomWait, WaitStoppedError
+from luwu.core.units import bytes_text
 from luwu.core.words import counted
 from luwu.data.corpus import Corpus
 from luwu.launch.checks import check_memory
@@ -37,7 +38,7 @@ from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
 from luwu.launch.run_reports import Report, RunReports
 from luwu.launch.settings import Settings
-from luwu.observe.display import Display, size
+from luwu.observe.display import Display
 from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
 from luwu.store.run_record import Claim, Counts
@@ -269,7 +270,7 @@ class LocalRun:
             self._room.retry(partial(make_room, path), path)
 
     def _show_reading(self, done: float, total: float) -> None:
-        self._stages.show("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
+        self._stages.show("reading the text", f"{100 * done / total:.0f} % of {bytes_text(total)}")
 
     def _wait_for_machines(self, interrupts: Interrupts) -> bool:
         """Return when launchers on other machines have all of their workers; False: interrupted, nothing is left."""

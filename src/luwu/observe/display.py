@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from luwu.core.units import bytes_text
 from luwu.core.words import printable
 from luwu.observe.meter import Meter
 
@@ -145,11 +146,12 @@ def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
         ("loss", f"{last.loss:.3f}"),
         ("tokens/s", f"{meter.tokens_per_second():,.0f}"),
         ("left", duration(meter.seconds_left())),
-        ("pulled", size(last.bytes_pulled)),
-        ("pushed", size(last.bytes_pushed)),
+        ("pulled", bytes_text(last.bytes_pulled)),
+        ("pushed", bytes_text(last.bytes_pushed)),
     ]
     if server:  # else the store is another machine's
-        shown += [("store read", size(server["bytes_read"])), ("store written", size(server["bytes_written"]))]
+        read, written = bytes_text(server["bytes_read"]), bytes_text(server["bytes_written"])
+        shown += [("store read", read), ("store written", written)]
     shown.append(("communication hidden", f"{100 * meter.hidden():.0f} %"))
     if last.loss_scale is not None:
         shown.append(("loss scale", f"{last.loss_scale:g}"))
@@ -159,15 +161,6 @@ def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
     if meter.rolled_back:
         shown.append(("rolled back", str(meter.rolled_back)))
     return shown
-
-
-def size(count: float) -> str:
-    """Bytes in words: 1.5 GiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def duration(seconds: float) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from luwu.core.units import memory_text
 from luwu.launch.processes import worker_allocator
-from luwu.observe.display import size
 
 DIRECT_BYTES = 4096
 """The smallest direct write that every common disk takes."""
@@ -114,7 +114,7 @@ def _memory() -> Finding:
     total, available = memory_bytes()
     return Finding(
         "memory",
-        f"{size(total)}, {size(available)} available",
+        f"{memory_text(total)}, {memory_text(available)} available",
         available >= 8 * 2**30,
         "less than the default budget of 8GiB is free: set --memory lower; large stores are read from disk more often",
     )
@@ -201,7 +201,7 @@ def _locked_memory() -> Finding:
     unlimited = soft == resource.RLIM_INFINITY
     return Finding(
         "RLIMIT_MEMLOCK",
-        "unlimited" if unlimited else size(soft),
+        "unlimited" if unlimited else memory_text(soft),
         unlimited or soft >= 8 * 2**20 or os.geteuid() == 0,
         "kernels before 5.12 count io_uring queues against it and may refuse them: raise it with ulimit -l",
     )
@@ -246,7 +246,7 @@ def _device(index: int) -> str:
     import torch
 
     free, total = torch.cuda.mem_get_info(index)
-    return f"{torch.cuda.get_device_name(index)}, {size(free)} of {size(total)} free"
+    return f"{torch.cuda.get_device_name(index)}, {memory_text(free)} of {memory_text(total)} free"
 
 
 def bfloat16_products() -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from luwu.core.closing import close_after
-from luwu.core.errors import ServerError
+from luwu.core.errors import LuwuError, ServerError
 from luwu.core.room import LOOK_SECONDS
 from luwu.server.tracing import TracingCore
 
@@ -56,8 +56,8 @@ class Core(TracingCore, Protocol):
         """As `finish`, without a wait for room. Raises the store's error where a step that was answered is lost."""
         ...
 
-    def failure(self) -> str | None:
-        """Return the message of the error that the run failed with, or None."""
+    def failure(self) -> LuwuError | None:
+        """Return the error that the run failed with, or None."""
         ...
 
     def stats(self) -> dict[str, Any]:

@@ -119,10 +119,7 @@ class Membership(Generic[CoreT]):
 
     def error(self) -> LuwuError | None:
         """Return the first error that the run failed with, or None."""
-        failure = self._ask(lambda core: core.failure(), None)
-        if self._error is None and failure is not None:
-            return ServerError(failure)
-        return self._error
+        return self._error or self._ask(lambda core: core.failure(), None)
 
     def join(self, rank: int, workers: int) -> int:
         """Take a worker in, and return its tenure, see `Admission`; raises ConfigError where it does not fit."""
@@ -233,10 +230,7 @@ class Membership(Generic[CoreT]):
     def fail(self, error: LuwuError) -> None:
         """End the run: every worker that waits gets the error. The first one counts."""
         with self._changed:
-            first = self.error()
-            if first is None or str(first) == str(error):  # the native core gives the text alone
-                first = error
-            self._error = first
+            self._error = self.error() or error
             self._changed.notify_all()
         self._ask(lambda core: core.fail_run(str(error)), None)
 

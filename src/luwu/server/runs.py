@@ -11,7 +11,6 @@ from contextlib import suppress
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
-from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWatch, SayRoom, log_room
@@ -23,6 +22,7 @@ from luwu.server.progress import LaggardWatch
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker, claim_nothing
 from luwu.server.service import Attached, loss_scale_of
 from luwu.server.status import Status
+from luwu.server.switches import SwitchMembers
 from luwu.server.topology import NOWHERE, PacketOrigin, PlanTopology, SwitchMember
 
 log = logging.getLogger(__name__)
@@ -67,14 +67,12 @@ class Runs:
         self._plan_failure = plan_failure
         self._step_deadline_seconds = step_deadline_seconds
         self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest, worker_return_seconds, fewest)
-        self._expected_switches = switches
         self._advertise = advertise
         self._plan = plan
         self._timeouts = timeouts
         self.participants = Participants()
-        self._switches: dict[str, SwitchMember] = {}
-        self._lost_switches: dict[str, SwitchMember] = {}  # the run waits for them
         self._changed = threading.Condition()
+        self._switches = SwitchMembers(switches, self._changed, self.participants, timeouts)
         self._run = self._make_run()
         self._closing = False
         self._failures = 0  # of the runs that were renewed
@@ -132,30 +130,9 @@ class Runs:
         return worker
 
     def join_switch(self, switch: SwitchMember) -> None:
-        """Take a switch in; raises ConfigError if there is one of its name elsewhere.
-
-        One that was started again takes its place again, even where the end of the one before was not noticed yet.
-        """
+        """Take a switch in; raises ConfigError if there is one of its name elsewhere."""
         with self._changed:
-            present = self._switches.get(switch.name)
-            if present is not None and (present.address, present.port) != (switch.address, switch.port):
-                raise ConfigError(f"{switch.name} has joined already; give every switch a name of its own")
-            before = self._lost_switches.get(switch.name)
-            if before is not None and (before.address, before.port) != (switch.address, switch.port):
-                raise ConfigError(
-                    f"{switch.name} was at {before.address} port {before.port}, where its neighbours send to; "
-                    f"found {switch.address} port {switch.port}: start it there again, with --listen"
-                )
-            if present is not None:
-                present.ended = True
-                self.participants.remove(present, WorkerLostError(f"{switch.name} was started again at the same place"))
-                present.end_watch()
-            self._lost_switches.pop(switch.name, None)
-            self._switches[switch.name] = switch
-            self.participants.add(switch)
-            self._run.tell_place(switch)
-            self._changed.notify_all()
-        log.info("joined %s peer=%s fan_in=%d", switch.name, switch.peer, switch.fan_in)
+            self._switches.join(switch, self._run)
 
     def join_launcher(self, launcher: LauncherMember) -> None:
         """Take in a launcher on another machine; raises ConfigError where this server's owner has no use for it."""
@@ -179,7 +156,8 @@ class Runs:
             run.agree(terms)
             fresh = run.attach(worker.rank, manifest, worker.tenure)
             first, word = run.claim(claim)
-            run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
+            switches = self._switches.wait(run, lambda: run.over or self._closing)
+            run.send_topology(switches, self._advertise, self._plan)
             with run.answering(worker):
                 if returns:
                     run.replace_in_tree(worker, self.present_switches, self._advertise, self._plan)
@@ -247,21 +225,7 @@ class Runs:
 
     def present_switches(self) -> list[SwitchMember]:
         """Return the switches that have joined, in that order."""
-        with self._changed:
-            return list(self._switches.values())
-
-    def _wait_for_switches(self, run: Run) -> list[SwitchMember]:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._switches) >= self._expected_switches or run.over or self._closing,
-                self._timeouts.gather_seconds,
-            )
-            if len(self._switches) < self._expected_switches:
-                raise run.error() or ServerError(
-                    f"switches: expected {self._expected_switches}, found {len(self._switches)} within "
-                    f"{self._timeouts.gather_seconds:g} s; start the others, or lower --switches"
-                )
-            return list(self._switches.values())
+        return self._switches.present
 
     def _end(self, participant: Participant) -> None:
         with self._changed:
@@ -271,7 +235,7 @@ class Runs:
         if isinstance(participant, Worker):
             self._end_worker(participant)
         elif isinstance(participant, SwitchMember):
-            self._end_switch(participant)
+            self._switches.end(participant, self._run)
         elif isinstance(participant, LauncherMember):
             self._launchers.go(participant)
             self.participants.remove(participant, WorkerLostError(f"{participant.name} {participant.end}; join again"))
@@ -307,37 +271,6 @@ class Runs:
         self._end(worker)
         worker.run.notify(pb.Notice(fenced=worker.rank))
 
-    def _end_switch(self, switch: SwitchMember) -> None:
-        error = WorkerLostError(f"{switch.name} {switch.end}; join again")
-        switch.ended_at = time.monotonic()
-        with self._changed:
-            self._switches.pop(switch.name, None)
-            if self._run.opened:
-                self._lost_switches[switch.name] = switch
-            waits = self._run.needs(switch) and not self._run.over
-        self.participants.remove(switch, error)
-        level = logging.INFO if switch.left else logging.ERROR
-        log.log(level, "lost %s job=%x why=%r", switch.name, self._run.job, switch.end)
-        if waits:
-            back = until(self._timeouts.switch_return_seconds)
-            log.warning("waiting job=%x for=%s to be started again %s", self._run.job, switch.name, back)
-
-    def _miss_switches(self, run: Run, now: float) -> None:
-        """Check switches that have ended: a run waits for their return, except for one without a place in its tree."""
-        if not run.begun or run.over:
-            return
-        limit = self._timeouts.switch_return_seconds
-        for switch in list(self._lost_switches.values()):
-            if not run.needs(switch):
-                with self._changed:
-                    self._lost_switches.pop(switch.name, None)
-            elif now - switch.ended_at > limit:
-                run.fail(
-                    WorkerLostError(
-                        f"{switch.name} ended and did not come back within {limit:g} s; start it and run again"
-                    )
-                )
-
     def _tend(self) -> None:
         while not self._closing:
             try:
@@ -356,16 +289,14 @@ class Runs:
             run.fail(error)
         if run.begun and not run.over and (why := self._plan_failure()) is not None:
             run.fail(ServerError(f"the server's own switch ended: {why}; run again"))
-        self._miss_switches(run, now)
+        self._switches.miss(run, now)
         miss_workers(run)
         for participant in self.participants.all():
             if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:
                 self._end(participant)
         if run.over and (not run.joined or now - (run.failed_at or now) > self._timeouts.drain_seconds):
             self._renew()
-        with self._changed:
-            missing_switches = max(0, self._expected_switches - len(self._switches))
-        self._status.look(run, now, missing_switches)
+        self._status.look(run, now, self._switches.missing)
         self._room_watch.look(run.stats())
         for text in look_for_laggards(run, self._laggard_watch):
             log.warning("slow job=%x %s", run.job, text)
@@ -390,7 +321,7 @@ class Runs:
             log.error("step=%d was answered and could not be written: %s", step, error)
             failures, failure = failures + 1, error
         with self._changed:
-            self._lost_switches.clear()
+            self._switches.forget_lost()
             self._failures, self._failure = failures, failure
             self._run = self._make_run()
             self._writing = False
