@@ -195,10 +195,11 @@ void bind_block_spec(nb::module_& module) {
         .def(
             "__init__",
             [](BlockSpec* self, std::string name, std::uint64_t elements, bool trainable, bool held,
-               const std::string& dtype) {
-                new (self) BlockSpec{std::move(name), elements, trainable, held, get_dtype(dtype)};
+               const std::string& dtype, bool whole_master) {
+                new (self) BlockSpec{std::move(name), elements, trainable, held, get_dtype(dtype), whole_master};
             },
-            "name"_a, "elements"_a, "trainable"_a = true, "held"_a = false, "dtype"_a = "float32")
+            "name"_a, "elements"_a, "trainable"_a = true, "held"_a = false, "dtype"_a = "float32",
+            "whole_master"_a = false)
         .def_ro("name", &BlockSpec::name)
         .def_ro("elements", &BlockSpec::elements)
         .def_ro("trainable", &BlockSpec::trainable)

@@ -10,7 +10,7 @@ store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, std::uint64_t
     shape.chunk_elements = chunk_elements;
     shape.optimizer = &get_optimizer(optimizer);
     for (const BlockSpec& block : blocks) {
-        shape.blocks.push_back({block.name, block.elements, block.trainable, block.dtype});
+        shape.blocks.push_back({block.name, block.elements, block.trainable, block.dtype, block.whole_master});
     }
     return shape;
 }

@@ -15,6 +15,7 @@ struct BlockSpec {
     bool trainable = true;
     bool held = false;
     kernels::Dtype dtype = kernels::Dtype::float32;
+    bool whole_master = false;
 };
 
 // Shape as a worker knows it: without the store's chunks and states.

@@ -128,10 +128,10 @@ bool update_by_rule(InstructionSet set, const Elements& at, const Gradients& gra
 /// The optimizer that a rule makes; `codes` outlive it.
 template <class Rule>
 constexpr Optimizer make_optimizer(const char* name, std::uint32_t number, std::size_t hyper_parameters,
-                                   std::span<const StateCode> codes, StateCode master = StateCode::float32) {
+                                   std::span<const StateCode> codes) {
     static_assert(std::is_trivially_copyable_v<Rule> && sizeof(Rule) <= sizeof(Step));
     static_assert(Rule::kStates >= 1 && Rule::kStates <= kMaximumStates);
-    return {name, number, hyper_parameters, codes, master, prepare_rule<Rule>, update_by_rule<Rule>};
+    return {name, number, hyper_parameters, codes, prepare_rule<Rule>, update_by_rule<Rule>};
 }
 
 /// For rules whose states are plain floats.

@@ -49,18 +49,12 @@ struct Optimizer {
     std::uint32_t number;              // as the store's files have it
     std::size_t hyper_parameters;      // how many it uses
     std::span<const StateCode> codes;  // one for each state; all are 0 before the first step
-    StateCode bfloat16_master;         // how a master is kept beside its bfloat16 copy
     /// `t` counts steps from one.
     Step (*prepare)(const HyperParameters& settings, std::uint64_t t);
     /// Updates `elements` master values and states in place, with the same bits on every instruction set. False when a
     /// scaled, summed gradient is not finite: all contents are then unspecified.
     bool (*update)(InstructionSet set, const Elements& at, const Gradients& gradients, std::size_t elements,
                    const Step& step);
-
-    /// Code of a master beside its copy of this dtype. A float16 has too few exponents to be half of a float32.
-    [[nodiscard]] constexpr StateCode master(Dtype copy) const {
-        return copy == Dtype::bfloat16 ? bfloat16_master : StateCode::float32;
-    }
 };
 
 /// All optimizers, each defined in a file of its own. A new one is added to both lines.

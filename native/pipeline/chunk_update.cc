@@ -22,8 +22,7 @@ class Updater {
           size_(kernels::size_of(update.dtype)),
           low_(update.dtype != kernels::Dtype::float32),
           planes_(update.place->state_planes) {
-        if (low_) codes_[0] = update.optimizer->master(update.dtype);
-        std::ranges::copy(update.optimizer->codes, codes_.begin() + (low_ ? 1 : 0));
+        std::ranges::copy(update.codes, codes_.begin());
         for (std::uint32_t plane = 0; plane < planes_; ++plane) {
             state_[plane] = update.states + update.place->plane_offset(plane);
             coded_ = coded_ || codes_[plane] != StateCode::float32;

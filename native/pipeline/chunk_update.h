@@ -21,6 +21,7 @@ struct Segment {
 struct ChunkUpdate {
     const store::ChunkPlace* place = nullptr;
     const kernels::Optimizer* optimizer = nullptr;
+    std::span<const kernels::StateCode> codes;                // of the state planes
     std::uint64_t count = 0;                                  // of the chunk's updates, this one among them
     kernels::Dtype dtype = kernels::Dtype::float32;           // of the parameters
     kernels::Dtype gradient_dtype = kernels::Dtype::float32;  // of all gradients

@@ -46,12 +46,13 @@ class Memory {
         }
     }
 
-    [[nodiscard]] ChunkUpdate update_of(const store::ChunkPlace& place, std::size_t number,
-                                        const UpdateProbe& probe) const {
+    [[nodiscard]] ChunkUpdate update_of(const store::ChunkPlace& place, std::size_t number, const UpdateProbe& probe,
+                                        std::span<const kernels::StateCode> codes) const {
         const std::uint64_t first_byte = place.first_element * kernels::size_of(probe.dtype);
         ChunkUpdate update;
         update.place = &place;
         update.optimizer = probe.optimizer;
+        update.codes = codes;
         update.dtype = update.gradient_dtype = probe.dtype;
         update.parameters = parameters_.data() + first_byte;
         update.states = states_[number].data();
@@ -90,7 +91,7 @@ UpdateRate measure_update(const UpdateProbe& probe) {
         for (std::uint64_t count = 1;; ++count) {
             const std::vector<kernels::Step> groups{probe.optimizer->prepare(kSettings, count)};
             for (std::size_t chunk = thread; chunk < layout.chunks().size(); chunk += probe.threads) {
-                ChunkUpdate update = memory.update_of(layout.chunks()[chunk], chunk, probe);
+                ChunkUpdate update = memory.update_of(layout.chunks()[chunk], chunk, probe, layout.plane_codes(0));
                 update.count = count;
                 update.segments = segments;
                 update.groups = groups;

@@ -102,6 +102,7 @@ ChunkUpdate Updates::describe(std::uint32_t chunk, std::uint64_t count) const {
     update.place = &place;
     update.dtype = shared_.layout.dtype(place.block);
     update.optimizer = shared_.layout.shape().optimizer;
+    update.codes = shared_.layout.plane_codes(place.block);
     update.count = count;
     update.parameters = shared_.parameters_of(place);
     update.states = shared_.states.memory(chunk);

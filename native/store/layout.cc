@@ -13,10 +13,10 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
         throw Error(ErrorKind::invalid, "chunk_elements is " + std::to_string(shape_.chunk_elements) +
                                             "; expected a positive multiple of " + std::to_string(kChunkStep));
     }
-    for (std::size_t dtype = 0; dtype < kernels::kDtypes; ++dtype) {
-        const auto copy = static_cast<kernels::Dtype>(dtype);
-        if (copy != kernels::Dtype::float32) plane_codes_[dtype].push_back(shape_.optimizer->master(copy));
-        for (const kernels::StateCode code : shape_.optimizer->codes) plane_codes_[dtype].push_back(code);
+    plane_codes_[static_cast<std::size_t>(Master::whole)].push_back(kernels::StateCode::float32);
+    plane_codes_[static_cast<std::size_t>(Master::remainder)].push_back(kernels::StateCode::remainder);
+    for (auto& codes : plane_codes_) {
+        for (const kernels::StateCode code : shape_.optimizer->codes) codes.push_back(code);
     }
     version_bytes_.assign(stripes, kPage);  // page 0 of each file identifies it
     frozen_bytes_.assign(stripes, kPage);

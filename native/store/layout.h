@@ -19,14 +19,23 @@ inline constexpr std::uint32_t kVersions = 2;  // that a stripe has of its train
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
+// How a block's float32 values are kept: as its parameters, whole in the states, or as what bfloat16 parameters lack.
+enum class Master : std::uint8_t { parameters, whole, remainder };
+inline constexpr std::size_t kMasters = 3;
+
 // A block as the store sees it: a flat run of elements of one dtype, trainable as a whole or frozen as a whole.
 struct BlockShape {
     std::string name;
     std::uint64_t elements = 0;
     bool trainable = true;
     kernels::Dtype dtype = kernels::Dtype::float32;  // of its parameters, and of its gradients
+    bool whole_master = false;                       // beside bfloat16 parameters, too: older stores have it
 
     [[nodiscard]] std::uint64_t bytes() const { return elements * kernels::size_of(dtype); }  // without padding
+    [[nodiscard]] Master master() const {
+        if (dtype == kernels::Dtype::float32) return Master::parameters;
+        return dtype == kernels::Dtype::bfloat16 && !whole_master ? Master::remainder : Master::whole;
+    }
 };
 
 // State planes of a chunk at most, as many as its header has checksums for: a master, and an optimizer's own.
@@ -86,18 +95,18 @@ class Layout {
     // Bytes of a block's parameters in memory: its chunks' planes one after the other, the last padded to a page.
     [[nodiscard]] std::uint64_t window_bytes(std::uint32_t block) const;
     // Codes of a trainable chunk's state planes: the optimizer's, and before them the master where the parameters are
-    // not float32 themselves.
+    // not float32 themselves. Beside bfloat16 it is a remainder; float16 has too few exponents to be half of a float32.
     [[nodiscard]] std::span<const kernels::StateCode> plane_codes(std::uint32_t block) const {
-        return plane_codes_[static_cast<std::size_t>(dtype(block))];
+        return plane_codes_[static_cast<std::size_t>(shape_.blocks[block].master())];
     }
     // True if an update needs nothing of the parameters on disk: the master is in the states, whole.
     [[nodiscard]] bool states_have_master(std::uint32_t block) const {
-        return dtype(block) != kernels::Dtype::float32 && plane_codes(block)[0] == kernels::StateCode::float32;
+        return shape_.blocks[block].master() == Master::whole;
     }
 
   private:
     StoreShape shape_;
-    std::array<std::vector<kernels::StateCode>, kernels::kDtypes> plane_codes_;  // by dtype
+    std::array<std::vector<kernels::StateCode>, kMasters> plane_codes_;  // by Master
     bool scales_loss_ = false;
     std::vector<ChunkPlace> chunks_;
     std::vector<std::uint32_t> first_chunk_;    // block_count + 1 entries

@@ -78,8 +78,7 @@ std::vector<BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t
         std::vector<std::uint16_t> remainder(elements);
         const kernels::Dtype dtype = dtypes.of(block);
         const bool low = dtype != kernels::Dtype::float32;
-        const bool splits =
-            low && optimizer.master(dtype) == kernels::StateCode::remainder && shape.blocks[block].trainable;
+        const bool splits = shape.blocks[block].trainable && shape.blocks[block].master() == store::Master::remainder;
         for (std::uint64_t i = 0; i < elements; ++i) master[i] = first_value(block, i);
         if (low) kernels::float_to_low(dtype, master.data(), copy.data(), elements);
         if (splits) kernels::split_master(master.data(), copy.data(), remainder.data(), elements);

@@ -67,6 +67,7 @@ struct Dtypes {
 
     kernels::Dtype even;
     kernels::Dtype odd;
+    bool whole_masters = false;
 };
 
 // The values in a dtype.
@@ -80,7 +81,10 @@ inline store::StoreShape small_shape(const Dtypes& dtypes, const kernels::Optimi
     for (int i = 0; i < 6; ++i)
         shape.blocks.push_back({"b" + std::to_string(i), 4100 + 10U * static_cast<unsigned>(i), true});
     shape.blocks.push_back({"frozen", 3000, false});
-    for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) shape.blocks[block].dtype = dtypes.of(block);
+    for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
+        shape.blocks[block].dtype = dtypes.of(block);
+        shape.blocks[block].whole_master = dtypes.whole_masters;
+    }
     return shape;
 }
 

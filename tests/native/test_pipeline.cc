@@ -58,13 +58,16 @@ TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, als
     }
 }
 
-TEST_CASE("training out of core equals training in memory, bit for bit, whatever the blocks' dtypes") {
+TEST_CASE("training out of core equals training in memory, bit for bit, whatever the blocks' dtypes and masters") {
+    Dtypes older(kLow);
+    older.whole_masters = true;
     for (const Dtypes& dtype :
-         {Dtypes(kFloat), Dtypes(kLow), Dtypes(kHalf), Dtypes(kFloat, kHalf), Dtypes(kHalf, kLow)}) {
+         {Dtypes(kFloat), Dtypes(kLow), Dtypes(kHalf), Dtypes(kFloat, kHalf), Dtypes(kHalf, kLow), older}) {
         for (const std::uint32_t workers : {1U, 2U, 3U}) {
             for (const bool tight : {true, false}) {
                 CAPTURE(static_cast<int>(dtype.even));
                 CAPTURE(static_cast<int>(dtype.odd));
+                CAPTURE(dtype.whole_masters);
                 CAPTURE(workers);
                 CAPTURE(tight);
                 const Scratch scratch;

@@ -88,6 +88,42 @@ def test_damage_is_found_before_it_is_believed(file, before, after):
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 600
 
 
+def low(optimizer: str = "adamw", trainable: bool = True, **more: bool) -> StoreIdentity:
+    """A store of one bfloat16 block."""
+    block = BlockManifest("<root>", trainable, (PARAMETER,), 32)
+    return StoreIdentity("0" * 32, 1, Manifest("bfloat16", DEFAULT_CHUNK_ELEMENTS, (block,), optimizer, **more))
+
+
+def test_a_store_of_remainders_says_so_and_an_earlier_luwu_refuses_it(tmp_path: Path) -> None:
+    write_identity([tmp_path], low())
+    raw = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    assert (raw["format"], raw["manifest"]["masters"]) == (4, "remainders")
+    assert read_identity(tmp_path) == low()
+    (tmp_path / MANIFEST_NAME).write_text((tmp_path / MANIFEST_NAME).read_text().replace("remainders", "halves"))
+    with pytest.raises(StoreCorruptError, match="expected "):
+        read_identity(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("identity", "whole", "version"),
+    [
+        (low(whole_masters=True), True, 1),
+        (low("adam", whole_masters=True), True, 2),
+        (low("adamw8bit"), False, 2),  # had remainders from the beginning
+        (low(trainable=False), False, 1),
+        (IDENTITY, False, 1),
+    ],
+)
+def test_a_store_without_a_word_of_its_masters_has_those_of_its_time(
+    tmp_path: Path, identity: StoreIdentity, whole: bool, version: int
+) -> None:
+    write_identity([tmp_path], identity)
+    raw = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    assert raw["format"] == version and not {"masters", "whole_masters"} & set(raw["manifest"])
+    found = read_identity(tmp_path)
+    assert found == identity and found.manifest.whole_masters == whole
+
+
 def test_a_flipped_bit_is_found(sealed_file):
     content = sealed_file.read_bytes()
     for bit in range(0, len(content) * 8, 5):  # of each byte one or two

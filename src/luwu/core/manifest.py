@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from luwu.core.errors import StoreFormatError
@@ -15,6 +15,8 @@ DEFAULT_CHUNK_ELEMENTS = 262_144
 
 DEFAULT_OPTIMIZER = "adamw"
 """Optimizer whose states a store keeps where none is named, as in manifests from before there was a choice."""
+
+_REMAINDERS = "remainders"
 
 DTYPES = ("float32", "bfloat16", "float16")
 """Dtypes of parameters. The store keeps a float32 master of parameters that are not float32."""
@@ -74,12 +76,15 @@ class Manifest:
     """Manifest of a job's parameters. ``dtype`` is one of `DTYPES`; blocks are numbered as listed and may have another.
 
     ``optimizer`` is the kind whose states the store keeps beside them, such as ``adamw``.
+    ``whole_masters``: beside bfloat16 parameters the store keeps float32 masters, not the 16 bits that the parameters
+    lack of them, as all but those of ``adamw8bit`` did before there was a choice.
     """
 
     dtype: str
     chunk_elements: int
     blocks: tuple[BlockManifest, ...]
     optimizer: str = DEFAULT_OPTIMIZER
+    whole_masters: bool = False
 
     def dtype_of(self, block: BlockManifest) -> str:
         """Return the dtype of a block's parameters and gradients."""
@@ -90,9 +95,17 @@ class Manifest:
         """Dtypes of the blocks, each once, the manifest's own first."""
         return tuple(dict.fromkeys((self.dtype, *map(self.dtype_of, self.blocks))))
 
+    @property
+    def names_masters(self) -> bool:
+        """True if its text says that masters are remainders, which a reader would not expect otherwise."""
+        return not self.whole_masters and _had_whole_masters(self)
+
     def to_json(self) -> str:
         """Write as JSON text, the same bytes for equal manifests."""
         raw = asdict(self)
+        del raw["whole_masters"]
+        if self.names_masters:
+            raw["masters"] = _REMAINDERS
         for block in raw["blocks"]:
             if block["dtype"] is None:  # as in manifests from before there was a choice
                 del block["dtype"]
@@ -113,6 +126,10 @@ class Manifest:
                 tuple(_block_from(block) for block in listed(raw["blocks"], "blocks")),
                 words(raw.get("optimizer", DEFAULT_OPTIMIZER), "optimizer"),
             )
+            if (masters := raw.get("masters")) not in (None, _REMAINDERS):
+                raise ValueError(f"masters {shown(masters)}, which is not {_REMAINDERS}")
+            if masters is None and _had_whole_masters(manifest):
+                manifest = replace(manifest, whole_masters=True)
             chunks = sum(-(-block.elements // manifest.chunk_elements) for block in manifest.blocks)
             if chunks > MOST_CHUNKS:
                 raise ValueError(f"{chunks} chunks, which are more than {MOST_CHUNKS}")
@@ -123,6 +140,12 @@ class Manifest:
                 "verify` then reads the store), or choose another folder"
             ) from error
         return manifest
+
+
+def _had_whole_masters(manifest: Manifest) -> bool:
+    """Return True if stores of this kind had float32 masters before there was a choice."""
+    trained = (manifest.dtype_of(block) for block in manifest.blocks if block.trainable)
+    return manifest.optimizer != "adamw8bit" and "bfloat16" in trained
 
 
 def first_difference(expected: Manifest, found: Manifest, *, with_chunks: bool = False) -> str | None:

@@ -102,6 +102,7 @@ def block_specs(manifest: Manifest) -> list[BlockSpec]:
             block.trainable,
             block.name.startswith(ROOT_NAME),
             manifest.dtype_of(block),
+            manifest.whole_masters,
         )
         for block in manifest.blocks
     ]

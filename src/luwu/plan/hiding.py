@@ -11,14 +11,15 @@ token). Attention and everything but matrix products are left out: they only mak
 | pull and push, each way at once | backward | 2/B | T >= F/3B |
 | both pulls | forward and backward | 4/B | T >= F/2B |
 | update, R parameters/s | backward, where gradients are | 1/R | T >= F/6R |
-| disk: 2 bytes read in forward; 14 read and 14 written in backward, less what stays in memory | each | - | the larger |
+| disk: 2 bytes read in forward; 12 read and 12 written in backward, less what stays in memory | each | - | the larger |
 
 Where not every step is a commit point (`--durable`), updates and what the disk reads for them are beside the next
 step's forward instead, and what it writes is beside all of that step.
 
-The bytes on the disk are those of arXiv 2409.00918. F/2B is a bound: below it no order of copies is hidden, because
-there is more to copy than time to compute. From F/B on two buffers are enough. Between them a part of the blocks must
-be on the GPU before forward begins, and it cannot be there before the last step's updates.
+The bytes on the disk are AdamW's in bfloat16; the design of arXiv 2409.00918 has 14 and 14. F/2B is a bound: below it
+no order of copies is hidden, because there is more to copy than time to compute. From F/B on two buffers are enough.
+Between them a part of the blocks must be on the GPU before forward begins, and it cannot be there before the last
+step's updates.
 """
 
 from __future__ import annotations

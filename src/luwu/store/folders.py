@@ -24,7 +24,7 @@ from luwu.store.sealed_json import require_unchanged, sealed
 
 MANIFEST_NAME = "manifest.json"
 RESTORE_MANIFEST = "put the file back from snapshots/STEP or a copy; then `luwu store verify` reads the store"
-MANIFEST_FORMAT = 3
+MANIFEST_FORMAT = 4
 """Newest format that is read. A manifest is written in the oldest format that can express it: 2 for another optimizer
 than AdamW, 3 for float16 blocks, or blocks of several dtypes."""
 
@@ -182,6 +182,8 @@ def write_identity(folders: list[Path], identity: StoreIdentity) -> None:
 
 
 def _format_of(manifest: Manifest) -> int:
+    if manifest.names_masters:
+        return 4
     if "float16" in manifest.dtypes or len(manifest.dtypes) > 1:
         return 3
     return 1 if manifest.optimizer == DEFAULT_OPTIMIZER else 2
