@@ -8,7 +8,7 @@
 #include "store/error.h"
 
 namespace luwu::bindings {
-[[nodiscard]] ErrorKind kind_of(const std::string& class_name);  // of luwu.errors; ServerError for any other
+[[nodiscard]] ErrorKind kind_of(const std::string& class_name);     // of luwu.errors; ServerError for any other
 [[nodiscard]] nanobind::object make_exception(const Error& error);  // of the class of its kind, not raised
 void bind_errors(nanobind::module_& module);
 void bind_fabric(nanobind::module_& module);

@@ -100,7 +100,8 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             nb::call_guard<nb::gil_scoped_release>(), kFinish)
         .def(
             "close", [core](Self& self) { core(self).close(); }, nb::call_guard<nb::gil_scoped_release>(), kClose)
-        .def("failure", [core](const Self& self) { return failure_of(core(self)); }, nb::sig(kFailure))
+        .def(
+            "failure", [core](const Self& self) { return failure_of(core(self)); }, nb::sig(kFailure))
         .def("look", [core](const Self& self) { return look_at_blocks(core(self)); }, kLook);
 }
 

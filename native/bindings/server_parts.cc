@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "bindings/bindings.h"
+
 namespace nb = nanobind;
 
 namespace luwu::bindings {

@@ -50,7 +50,8 @@ using LossScale = std::tuple<double, std::uint64_t>;  // and the steps in a row 
                                                                 const std::optional<LossScale>& loss_scale);
 [[nodiscard]] std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups);
 void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments);
-[[nodiscard]] nanobind::object failure_of(const fabric::ParameterServer& server);  // an exception of luwu.errors, or None
+[[nodiscard]] nanobind::object failure_of(
+    const fabric::ParameterServer& server);  // an exception of luwu.errors, or None
 [[nodiscard]] nanobind::dict stats_of(const fabric::ParameterServer& server);
 [[nodiscard]] nanobind::bytes look_at_blocks(const fabric::ParameterServer& server);
 

@@ -11,6 +11,7 @@
 #include "fabric/shm/shm_server.h"
 #include "kernels/convert.h"
 #include "kernels/fixed_point.h"
+#include "kernels/remainder.h"
 #include "switch_choice.h"
 
 namespace luwu::test {
@@ -198,10 +199,15 @@ void TestJob::train(std::uint64_t first_step, std::uint64_t last_step) {
 }
 
 std::vector<std::byte> first_parameters(const store::StoreShape& shape, std::uint32_t block) {
-    const std::uint64_t elements = shape.blocks[block].elements;
-    std::vector<float> values(elements);
-    for (std::uint64_t i = 0; i < elements; ++i) values[i] = first_value(block, i);
-    return rounded(shape.blocks[block].dtype, values);
+    const store::BlockShape& about = shape.blocks[block];
+    std::vector<float> values(about.elements);
+    for (std::uint64_t i = 0; i < about.elements; ++i) values[i] = first_value(block, i);
+    if (!about.trainable || about.master() != store::Master::remainder) return rounded(about.dtype, values);
+    std::vector<std::byte> copy(about.bytes());  // whose ties are rounded otherwise
+    std::vector<std::uint16_t> remainder(about.elements);
+    kernels::split_master(values.data(), reinterpret_cast<std::uint16_t*>(copy.data()), remainder.data(),
+                          about.elements);
+    return copy;
 }
 
 std::vector<BlockContents> expected_over_udp(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
