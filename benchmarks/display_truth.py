@@ -24,7 +24,8 @@ from typing import Any
 from kit.common import BenchmarkError, Row, arguments, result, run, table
 from kit.truth import Shape, Truth, plain_loss, plain_validation, pulled_and_pushed, start_servers
 
-from luwu.observe.display import duration, size
+from luwu.core.units import bytes_text
+from luwu.observe.display import duration
 from luwu.observe.meter import RECENT_STEPS
 from luwu.observe.metrics import read_metrics
 
@@ -185,7 +186,7 @@ def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth
         "shown as they are": float(
             (shown["step"], shown["loss"], shown["left"])
             != (f"{truth.steps}/{truth.steps}", f"{row['loss']:.3f}", duration(0))
-            or (shown["pulled"], shown["pushed"]) != (size(pulled), size(pushed))
+            or (shown["pulled"], shown["pushed"]) != (bytes_text(pulled), bytes_text(pushed))
             or shown["tokens/s"] != f"{last['tokens_per_second']:,.0f}"
             or shown.get("rolled back", "0") != str(truth.attempts - truth.steps)
             or ("loss_scale" in row and shown["loss scale"] != f"{row['loss_scale']:g}")
@@ -196,7 +197,7 @@ def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth
             counted = last["io"][count] - watched["began"][count]
             told = last["server"]["bytes_read" if count == "read_bytes" else "bytes_written"]
             errors[f"shown {name}"] = relative(told, counted)
-            errors["shown as they are"] += float(shown[name] != size(told))
+            errors["shown as they are"] += float(shown[name] != bytes_text(told))
     return errors
 
 

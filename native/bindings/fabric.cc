@@ -73,6 +73,8 @@ nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
     return result;
 }
 
+nb::object failure(const fabric::ShmServer& server) { return failure_of(server.core()); }
+
 nb::class_<fabric::ShmServer> bind_server(nb::module_& module) {
     nb::class_<fabric::ShmServer> type(module, "ShmServer", "The server of one host, with its workers' shared memory.");
     return type
@@ -128,8 +130,7 @@ nb::class_<fabric::ShmServer> bind_server(nb::module_& module) {
             "finish", [](fabric::ShmServer& self, double seconds) { return finish(self.core(), seconds); },
             "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), kFinish)
         .def("close", &fabric::ShmServer::close, nb::call_guard<nb::gil_scoped_release>(), kClose)
-        .def(
-            "failure", [](const fabric::ShmServer& self) { return failure_of(self.core()); }, nb::sig(kFailure))
+        .def("failure", &failure, nb::sig(kFailure))
         .def(
             "look", [](const fabric::ShmServer& self) { return look_at_blocks(self.core()); }, kLook)
         .def("stats", [](const fabric::ShmServer& self) { return stats_of(self.core()); });

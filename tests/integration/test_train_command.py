@@ -25,8 +25,8 @@ from harness.training import (
     wait_for_steps,
 )
 from luwu.core.manifest import Manifest
+from luwu.core.units import bytes_text
 from luwu.errors import ConfigError
-from luwu.observe.display import size
 from luwu.server.server import LocalServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
@@ -52,7 +52,7 @@ def test_what_a_run_pulled_and_pushed_is_known_from_its_model(runs, undisturbed)
         assert row["bytes_pulled"] == 2 * steps * (root + 2 * (table + first + last))
     said = (runs / "undisturbed-said").read_text()
     (shown,) = (line for line in said.splitlines() if line.startswith(f"step {STEPS}/{STEPS}"))
-    assert f"pulled {size(row['bytes_pulled'])}  pushed {size(row['bytes_pushed'])}  store" in shown
+    assert f"pulled {bytes_text(row['bytes_pulled'])}  pushed {bytes_text(row['bytes_pushed'])}  store" in shown
 
 
 def test_rows_tell_what_a_step_waited_for_and_the_run_is_explained(runs, undisturbed):

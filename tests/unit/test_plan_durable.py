@@ -47,7 +47,7 @@ def test_where_all_is_in_memory_only_commit_points_write() -> None:
     assert tenth.server.kept_bytes == pytest.approx(2 * tenth.request.model.parameters, rel=0.01)
     speeds = [each.tokens_per_second, tenth.tokens_per_second, hundredth.tokens_per_second, end.tokens_per_second]
     assert speeds == sorted(speeds)
-    assert each.tokens_per_second < 0.9 * tenth.tokens_per_second  # the disk sets the pace of every step
+    assert each.tokens_per_second < 0.97 * tenth.tokens_per_second  # the disk sets the pace of every step
 
 
 def test_a_budget_that_does_not_hold_all_writes_more() -> None:
@@ -87,7 +87,7 @@ def test_steps_are_the_mean_of_those_between_and_at_commit_points() -> None:
 
 
 def test_writes_of_a_commit_point_have_the_whole_step() -> None:
-    found = plan(durable="10 steps", ram="160GiB")  # next to no memory is left for copies
+    found = plan(durable="10 steps", ram="145GiB")  # next to no memory is left for copies
     phases = {phase.name: phase for phase in found.commits.point.phases}
     disk = sum(phases[name].parts["disk"] for name in ("forward", "backward"))
     alone = found.request.cluster.server.disk_seconds(0, found.server.written_bytes)
@@ -97,7 +97,7 @@ def test_writes_of_a_commit_point_have_the_whole_step() -> None:
 
 
 def test_a_commit_point_is_spread_over_later_steps_where_memory_has_room_for_copies() -> None:
-    none, some, all_ = (plan(durable="10 steps", ram=ram) for ram in ("160GiB", "200GiB", "512GiB"))
+    none, some, all_ = (plan(durable="10 steps", ram=ram) for ram in ("145GiB", "160GiB", "512GiB"))
     assert none.commits.point.seconds > some.commits.point.seconds > all_.commits.point.seconds
     assert all_.commits.point.seconds == pytest.approx(all_.step.seconds)
     copies = copies_bytes(all_.request, all_.server)
@@ -112,7 +112,7 @@ def test_a_commit_point_is_spread_over_later_steps_where_memory_has_room_for_cop
 
 
 def test_advice_weighs_speed_before_what_a_crash_costs() -> None:
-    each, tenth, hundredth = compare_durables(plan())
+    each, tenth, hundredth = compare_durables(plan(disk="4TB@5GB/s"))
     assert [found.request.settings.run.durable for found in (each, tenth, hundredth)] == [
         "step", "10 steps", "100 steps",
     ]  # fmt: skip

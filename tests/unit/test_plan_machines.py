@@ -93,7 +93,7 @@ def test_pinned_inputs_are_rounded_up_to_powers_of_two_slice_by_slice():
         ({"batch": 1024}, "memory", "--batch"),
         ({"memory": "60GiB"}, "memory", "--memory"),
         ({"memory": "1GiB"}, "server's memory budget", "--memory"),
-        ({"disk": "200GB@7GB/s"}, "disk", "--disk"),
+        ({"disk": "180GB@7GB/s"}, "disk", "--disk"),
         ({"batch": 64, "micro_batch": 64}, "GPU memory", "micro_batch"),
     ],
 )
@@ -168,7 +168,7 @@ def test_where_nothing_hides_all_the_largest_that_fits_is_recommended():
 def test_a_cluster_gets_advice_too():
     found = advise(make_plan(make_request(Choices(model="175b"))))
     assert found.batch % 8 == 0
-    assert found.bottleneck == "disk"
+    assert found.bottleneck == "copies"
     assert advise(make_plan(make_request(Choices(model="1t", gpu="rtx-4090", ram=None)))) is None
 
 

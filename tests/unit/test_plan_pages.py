@@ -74,7 +74,7 @@ def test_the_recipe_asks_for_what_is_planned_and_trains_what_is_recommended():
 
 def test_the_recipes_figures_are_those_of_its_plans():
     asked = thresholds_of(advise(make_plan(make_request(Choices(**MACHINE, **SHARED)))).plan)
-    run = make_plan(make_request(Choices(**MACHINE, **SHARED, batch=40, micro_batch=32, memory="39205MiB")))
+    run = make_plan(make_request(Choices(**MACHINE, **SHARED, batch=33, micro_batch=32, memory="42789MiB")))
     eight = thresholds_of(make_plan(make_request(Choices(**MACHINE, **SHARED, optimizer="adamw8bit"))))
     cells = {
         "the card's memory": ("a worker's GPU", "all"),

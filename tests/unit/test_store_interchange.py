@@ -67,7 +67,9 @@ def test_a_bfloat16_store_keeps_float32_masters(tmp_path: Path) -> None:
     same_bits(auto_class("llama").from_pretrained(tmp_path / "exact"), model)
     stored = auto_class("llama").from_pretrained(tmp_path / "stored")
     assert stored.dtype == torch.bfloat16  # without being asked for: the configuration says so
-    same_bits(stored, model.to(torch.bfloat16))
+    for name, value in model.state_dict().items():
+        nearest = ((value.view(torch.int32) + 0x8000) >> 16).to(torch.int16)  # ties go away from zero
+        assert torch.equal(stored.state_dict()[name].view(torch.int16), nearest), name
     assert {path.name for path in (tmp_path / "stored").glob("model*")} == {"model.safetensors"}
 
 
