@@ -12,12 +12,16 @@
 #include <type_traits>
 
 #include "kernels/gather.h"
+#include "kernels/halves.h"
 #include "kernels/optimizer.h"
 
 namespace luwu::kernels {
 
 /// In the place of the type of a low-precision copy, where there is none.
 struct NoLow {};
+
+/// In that place where the master is kept in a bfloat16 copy and a remainder.
+struct Halves {};
 
 /// Collected not_finite() words, one for each place of a group: no reduction is wanted before the end of a run.
 struct NotFinite {
@@ -52,7 +56,9 @@ LUWU_INLINE void update_elements(const Rule rule, float scale, float* __restrict
 
 template <class Rule, class Low, class Element>
 struct Elementwise {
+    static constexpr bool kJoins = std::is_same_v<Low, Halves>;
     static constexpr bool kWritesLow = !std::is_same_v<Low, NoLow>;
+    using Copy = std::conditional_t<kJoins, NoLow, Low>;  // that the update's loop writes
     // Widening a float16 takes many operations: they are done apart, and the update's loop has no form for it.
     static constexpr bool kAlwaysGathers = std::is_same_v<Element, Float16>;
     const Elements& at;
@@ -81,11 +87,17 @@ struct Elementwise {
 
     template <bool gathers>
     LUWU_INLINE void update_group(std::size_t start, std::size_t count, const Rule& by, NotFinite& found) const {
-        float* const master = at.master + start;
+        alignas(64) float joined[kJoins ? kGroupElements : 1];
+        float* const master = kJoins ? joined : at.master + start;
         float* const first = at.states[0] + start;
         float* const second = Rule::kStates == 2 ? at.states[1] + start : nullptr;
         std::uint16_t* const low = kWritesLow ? at.low + start : nullptr;
-        prefetch_group<true>(master);
+        if constexpr (kJoins) {
+            prefetch_group<true>(at.remainder + start);
+            join_values(low, at.remainder + start, joined, count);
+        } else {
+            prefetch_group<true>(master);
+        }
         prefetch_group<true>(first);
         if constexpr (Rule::kStates == 2) prefetch_group<true>(second);
         // Not stored past the cache: that gained nothing here, and cost 10 % where a checksum is taken next.
@@ -93,12 +105,13 @@ struct Elementwise {
         if constexpr (gathers) {
             alignas(64) float sum[kGroupElements];
             gather<Element>(sum, gradients, start, count);
-            update_elements<Low>(by, gradients.scale, master, first, second, low, sum, count, found.words.data());
+            update_elements<Copy>(by, gradients.scale, master, first, second, low, sum, count, found.words.data());
         } else {
             const Element* const gradient = gradient_at<Element>(gradients, 0, start);
             prefetch_group(gradient);
-            update_elements<Low>(by, gradients.scale, master, first, second, low, gradient, count, found.words.data());
+            update_elements<Copy>(by, gradients.scale, master, first, second, low, gradient, count, found.words.data());
         }
+        if constexpr (kJoins) split_values(joined, low, at.remainder + start, count);
     }
 };
 
@@ -119,6 +132,7 @@ bool update_by_rule(InstructionSet set, const Elements& at, const Gradients& gra
         const auto run = [&]<class Low>() {
             return run_on(set, Elementwise<Rule, Low, Element>{at, gradients, elements, rule});
         };
+        if (at.remainder != nullptr) return run.template operator()<Halves>();
         if (at.low == nullptr) return run.template operator()<NoLow>();
         return at.low_dtype == Dtype::bfloat16 ? run.template operator()<Bfloat16>()
                                                : run.template operator()<Float16>();

@@ -27,19 +27,22 @@ struct Step {
 };
 
 /// A run of elements in memory. `low`, where it is not null, gets master's copy in `low_dtype`, bfloat16 or float16.
+/// Where `remainder` is not null, a master is nowhere else than in `low`, of bfloat16, and there: `master` is not used.
 /// Pointers need their element's alignment only; buffers must not overlap.
 struct Elements {
     float* master = nullptr;
     std::array<float*, kMaximumStates> states{};
     std::uint16_t* low = nullptr;
     Dtype low_dtype = Dtype::bfloat16;
+    std::uint16_t* remainder = nullptr;
 
     /// The same from element `first` on.
     [[nodiscard]] Elements from(std::size_t first) const {
         Elements later = *this;
-        later.master += first;
+        if (master != nullptr) later.master += first;
         for (float*& state : later.states) state = state == nullptr ? nullptr : state + first;
         if (low != nullptr) later.low += first;
+        if (remainder != nullptr) later.remainder += first;
         return later;
     }
 };

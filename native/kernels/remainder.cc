@@ -1,7 +1,6 @@
 #include "kernels/remainder.h"
 
-#include <bit>
-
+#include "kernels/halves.h"
 #include "kernels/multiversion.h"
 #include "kernels/versions.h"
 
@@ -15,17 +14,7 @@ struct SplitMaster {
     std::uint16_t* remainder;
     std::size_t count;
 
-    LUWU_INLINE void operator()() const { split(master, copy, remainder, count); }
-
-    LUWU_INLINE static void split(const float* __restrict from, std::uint16_t* __restrict upper,
-                                  std::uint16_t* __restrict lower, std::size_t count) {
-        for (std::size_t i = 0; i < count; ++i) {
-            const auto bits = std::bit_cast<std::uint32_t>(from[i]);
-            const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
-            upper[i] = static_cast<std::uint16_t>(is_nan ? 0xFFFFU : (bits + 0x8000U) >> 16);
-            lower[i] = static_cast<std::uint16_t>(is_nan ? 0U : bits);
-        }
-    }
+    LUWU_INLINE void operator()() const { split_values(master, copy, remainder, count); }
 };
 
 struct JoinMaster {
@@ -34,15 +23,7 @@ struct JoinMaster {
     float* master;
     std::size_t count;
 
-    LUWU_INLINE void operator()() const { join(copy, remainder, master, count); }
-
-    LUWU_INLINE static void join(const std::uint16_t* __restrict upper, const std::uint16_t* __restrict lower,
-                                 float* __restrict to, std::size_t count) {
-        for (std::size_t i = 0; i < count; ++i) {
-            const std::uint32_t rounded_up = std::uint32_t{lower[i]} >> 15 << 16;
-            to[i] = std::bit_cast<float>((std::uint32_t{upper[i]} << 16) - rounded_up + lower[i]);
-        }
-    }
+    LUWU_INLINE void operator()() const { join_values(copy, remainder, master, count); }
 };
 
 }  // namespace

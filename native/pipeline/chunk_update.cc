@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/crc32c.h"
-#include "kernels/remainder.h"
 
 namespace luwu::pipeline {
 
@@ -25,7 +24,7 @@ class Updater {
         std::ranges::copy(update.codes, codes_.begin());
         for (std::uint32_t plane = 0; plane < planes_; ++plane) {
             state_[plane] = update.states + update.place->plane_offset(plane);
-            coded_ = coded_ || codes_[plane] != StateCode::float32;
+            coded_ = coded_ || (codes_[plane] != StateCode::float32 && codes_[plane] != StateCode::remainder);
         }
         segment_ = std::upper_bound(update.segments.begin(), update.segments.end(), update.place->first_element,
                                     [](std::uint64_t element, const Segment& s) { return element < s.end; });
@@ -98,7 +97,11 @@ class Updater {
 
     [[nodiscard]] kernels::Elements where(std::uint64_t first) {
         kernels::Elements at;
-        at.master = reinterpret_cast<float*>(low_ ? plane(0, first) : update_.parameters + first * size_);
+        if (low_ && codes_[0] == StateCode::remainder) {
+            at.remainder = reinterpret_cast<std::uint16_t*>(plane(0, first));
+        } else {
+            at.master = reinterpret_cast<float*>(low_ ? plane(0, first) : update_.parameters + first * size_);
+        }
         at.low = low_ ? copy(first) : nullptr;
         at.low_dtype = update_.dtype;
         for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
@@ -109,23 +112,15 @@ class Updater {
 
     [[nodiscard]] kernels::Elements decode(std::uint64_t first, std::uint64_t count) {
         kernels::Elements at = where(first);
-        if (low_ && codes_[0] == StateCode::remainder) {
-            kernels::join_master(copy(first), remainder(first), cell_[0].data(), count);
-            at.master = cell_[0].data();
-            at.low = nullptr;
-        }
         for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
             if (codes_[own] == StateCode::float32) continue;
-            at.states[i] = cell_[1 + i].data();
+            at.states[i] = cell_[i].data();
             kernels::decode(codes_[own], plane(own, first), at.states[i], count);
         }
         return at;
     }
 
     void encode(std::uint64_t first, std::uint64_t count, const kernels::Elements& at) {
-        if (low_ && codes_[0] == StateCode::remainder) {
-            kernels::split_master(at.master, copy(first), remainder(first), count);
-        }
         for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
             if (codes_[own] == StateCode::float32) continue;
             kernels::encode(codes_[own], at.states[i], plane(own, first), count, update_.count);
@@ -139,17 +134,17 @@ class Updater {
     [[nodiscard]] std::uint16_t* copy(std::uint64_t first) const {
         return reinterpret_cast<std::uint16_t*>(update_.parameters) + first;
     }
-    [[nodiscard]] std::uint16_t* remainder(std::uint64_t first) const {
-        return reinterpret_cast<std::uint16_t*>(plane(0, first));
-    }
 
     void add_states(Checksums& crcs, std::uint64_t first, std::uint64_t elements) const {
         std::array<const void*, store::kMaximumPlanes> data{};
         for (std::uint32_t i = 0; i < planes_; ++i) data[i] = plane(i, first);
-        if (!coded_) return kernels::crc32c_parallel(crcs.data(), data.data(), planes_, elements * sizeof(float));
-        for (std::uint32_t i = 0; i < planes_; ++i) {
+        const std::uint32_t others = coded_ ? planes_ : codes_[0] == StateCode::remainder ? 1 : 0;  // no floats
+        for (std::uint32_t i = 0; i < others; ++i) {
             crcs[i] = kernels::crc32c(crcs[i], data[i], kernels::plane_bytes(codes_[i], elements));
         }
+        if (others == planes_) return;
+        kernels::crc32c_parallel(crcs.data() + others, data.data() + others, planes_ - others,
+                                 elements * sizeof(float));
     }
 
     void seal(std::uint64_t first, std::uint64_t elements) {
@@ -175,7 +170,8 @@ class Updater {
     std::array<std::byte*, store::kMaximumPlanes> state_{};
     std::span<const Segment>::iterator segment_;
     ChunkUpdateResult result_;
-    alignas(64) std::array<std::array<float, kernels::kCellElements>, store::kMaximumPlanes> cell_;  // of a coded chunk
+    alignas(
+        64) std::array<std::array<float, kernels::kCellElements>, kernels::kMaximumStates> cell_;  // of a coded chunk
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "kernel_support.h"
 #include "kernels/optimizer.h"
+#include "kernels/remainder.h"
 #include "optimizer_references.h"
 
 namespace luwu::kernels {
@@ -122,6 +123,33 @@ TEST_CASE("optimizers agree with double precision, and all instruction sets with
                     State other = before;
                     REQUIRE(other.update(set, workers.gradients(), length, step));
                     REQUIRE(other.equals(base));  // the margins too
+                }
+            }
+        }
+    });
+}
+
+TEST_CASE("a master in halves gets the bits of a whole one, on every instruction set") {
+    for_each_case([](const test::OptimizerCase&, const Optimizer& optimizer, const Step& step) {
+        for (const Dtype dtype : kDtypesToTest) {
+            for (std::size_t length = 0; length <= kLongest; length += 1 + length / 8) {
+                const std::size_t misalignment = length % kMisalignments;
+                const Workers workers(1 + length % 5, dtype, length, misalignment);
+                const State before(optimizer, length, misalignment);
+                State whole = before;
+                REQUIRE(whole.update(InstructionSet::base, workers.gradients(), length, step, false));
+                for (const InstructionSet set : available_sets()) {
+                    State halves = before;
+                    std::vector<std::uint16_t> remainder(halves.master.size());
+                    split_master(halves.master.data(), halves.low.data(), remainder.data(), remainder.size());
+                    Elements at = halves.elements();
+                    at.master = nullptr;
+                    at.remainder = remainder.data() + halves.begin();
+                    REQUIRE(optimizer.update(set, at, workers.gradients(), length, step));
+                    join_master(halves.low.data(), remainder.data(), halves.master.data(), remainder.size());
+                    REQUIRE(same_bits(halves.master, whole.master));  // the margins too
+                    REQUIRE(std::equal(halves.states.begin(), halves.states.end(), whole.states.begin(),
+                                       whole.states.end(), same_bits<float>));
                 }
             }
         }
