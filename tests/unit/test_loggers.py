@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from luwu.core.errors import ConfigError
-from luwu.observe import loggers
+from luwu.observe import logger_thread, loggers
 from luwu.observe.loggers import KINDS, Loggers, Run, check_packages, check_target, figures_of
 from luwu.observe.meter import StepRecord
 
@@ -125,11 +129,95 @@ def test_a_logger_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path, mo
         found.step(replace(RECORD, step=step))
     found.close()
     assert Failing.asked == 1
-    assert said == [
+    assert sorted(said, reverse=True) == [
         "failing:at once takes no more figures of this run, but metrics.jsonl does: no such place",
         "failing takes no more figures of this run, but metrics.jsonl does: the disk is full",
     ]
     assert [step for step, name, _ in events(tmp_path / "tensorboard") if name == "train/loss"] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's writer ends with it
+def test_a_full_disk_under_tensorboard_does_not_hold_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboardX.event_file_writer import EventsWriter
+
+    write = EventsWriter.write_event
+
+    def full(writer: object, event: Any) -> None:
+        if event.summary.value:  # the first event, without figures, is written where the logger is opened
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(writer, event)
+
+    monkeypatch.setattr(EventsWriter, "write_event", full)
+    monkeypatch.setattr(logger_thread, "MOST_WAITING", 5)
+    said: list[str] = []
+    found = Loggers(["tensorboard"], run_in(tmp_path), 0, said.append)
+    for step in range(1, 100):
+        found.step(replace(RECORD, step=step))
+    found.close()
+    assert said == ["tensorboard takes no more figures of this run, but metrics.jsonl does: 5 records wait for it"]
+
+
+class Gate:
+    """A logger that opens once its gate is, and keeps what it gets."""
+
+    package = "json"
+    gate = threading.Event()
+    got: ClassVar[list[int]] = []
+
+    def __init__(self, run: Run, place: str, step: int) -> None:
+        Gate.gate.wait()
+
+    def log(self, step: int, figures: dict[str, float]) -> None:
+        Gate.got.append(step)
+
+    def close(self) -> None:
+        Gate.got.append(-1)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    monkeypatch.setitem(KINDS, "gate", Gate)  # type: ignore[arg-type]
+    monkeypatch.setattr(Gate, "gate", threading.Event())
+    monkeypatch.setattr(Gate, "got", [])
+    yield Gate.gate
+    Gate.gate.set()
+
+
+def test_a_logger_that_opens_late_gets_all_records_in_their_order(tmp_path: Path, gate: threading.Event) -> None:
+    found = Loggers(["gate", "tensorboard"], run_in(tmp_path), 0, nobody)
+    for step in range(1, 50):
+        found.step(replace(RECORD, step=step))
+    assert Gate.got == []
+    gate.set()
+    found.close()
+    assert Gate.got == [*range(1, 50), -1]
+    assert len([0 for _, name, _ in events(tmp_path / "tensorboard") if name == "train/loss"]) == 49
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [("CALL_SECONDS", "it has not answered for 0 s"), ("CLOSE_SECONDS", "it had not ended 0 s after the run")],
+)
+def test_a_logger_that_never_opens_is_left_out_and_said_once(
+    limit: str, why: str, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logger_thread, limit, 0.0)
+    said: list[str] = []
+    found = Loggers(["gate"], run_in(tmp_path), 0, said.append)
+    for step in (1, 2):
+        found.step(replace(RECORD, step=step))
+    found.close()
+    assert said == [f"gate takes no more figures of this run, but metrics.jsonl does: {why}"]
+
+
+def test_what_the_display_says_while_a_package_is_quiet_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    with loggers._quiet():
+        print("of the package")
+        display = threading.Thread(target=print, args=("of the display",))
+        display.start()
+        display.join()
+    print("after it")
+    assert capsys.readouterr().out == "of the display\nafter it\n"
 
 
 def test_a_target_that_no_logger_has_and_a_package_that_is_not_there_are_refused(

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, TextIO, cast
 
 from pydantic import AfterValidator
 
 from luwu.core.errors import ConfigError
+from luwu.observe import logger_thread
+from luwu.observe.logger_thread import LoggerThread
 from luwu.observe.meter import StepRecord
 from luwu.observe.opentelemetry import OpenTelemetry
 
@@ -36,19 +40,35 @@ class Run(NamedTuple):
     settings: Mapping[str, Any]
 
 
-class Logger(Protocol):
-    """A place for figures."""
+class _QuietHere:
+    """Standard output without what this thread writes; the display of the run writes to it meanwhile.
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take the figures of a step by name."""
+    Args:
+        output: standard output until now.
+    """
 
-    def close(self) -> None:
-        """Write what is left."""
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._thread = threading.current_thread()
+
+    def write(self, text: str) -> int:
+        """Write what another thread says."""
+        return len(text) if threading.current_thread() is self._thread else self._output.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
 
 
-def _quiet() -> AbstractContextManager[object]:
-    """Return a context in which a package's own words go nowhere."""
-    return contextlib.redirect_stdout(io.StringIO())
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Return a context in which a package's own words, said in this thread, go nowhere."""
+    before = sys.stdout
+    quiet = sys.stdout = cast(TextIO, _QuietHere(before))
+    try:
+        yield
+    finally:
+        if sys.stdout is quiet:  # else another thread, such as the display's, has set its own since
+            sys.stdout = before
 
 
 class TensorBoard:
@@ -117,8 +137,13 @@ class WeightsAndBiases:
         self._run = wandb.init(
             project=place or PROJECT, name=run.name, id=run.id, dir=str(run.folder), config=dict(run.settings),
             resume="allow", mode=None if "WANDB_MODE" in os.environ else "offline",
-            settings=wandb.Settings(silent=True, console="off"),
+            settings=wandb.Settings(silent=True, console="off", init_timeout=self._init_seconds()),
         )  # fmt: skip
+
+    @staticmethod
+    def _init_seconds() -> float:
+        """Return the longest wait for a server: the process cannot end during it, so it is not wandb's own of 90 s."""
+        return float(os.environ.get("WANDB_INIT_TIMEOUT", logger_thread.CLOSE_SECONDS))
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Write the figures of a step."""
@@ -173,24 +198,23 @@ def _is_installed(package: str) -> bool:
 
 
 class Loggers:
-    """All loggers of a run. One that fails is left out from then on: its failure does not end a run.
+    """All loggers of a run, each in a thread of its own. One that fails, or does not answer, is left out from then on.
+
+    No call but `close` waits for a logger.
 
     Args:
         targets: as `LogTarget`.
         run: the run.
         step: the last step that was made.
-        say: shows a sentence to the user.
+        say: shows a sentence to the user; called in the threads that call this object.
     """
 
     def __init__(self, targets: Sequence[str], run: Run, step: int, say: Callable[[str], None]) -> None:
         self._say = say
-        self._open: dict[str, Logger] = {}
+        self._open: dict[str, LoggerThread] = {}
         for target in targets:
             name, place = _name_and_place(target)
-            try:
-                self._open[target] = KINDS[name](run, place, step)
-            except Exception as error:
-                self._leave_out(target, error)
+            self._open[target] = LoggerThread(name, partial(KINDS[name], run, place, step))
 
     def step(self, record: StepRecord) -> None:
         """Tell the figures of an attempt; nothing of one that was rolled back."""
@@ -202,25 +226,24 @@ class Loggers:
         self._log(step, {"validation/loss": loss})
 
     def close(self) -> None:
-        """Close all of them."""
-        for target, logger in list(self._open.items()):
-            try:
-                logger.close()
-            except Exception as error:
-                self._leave_out(target, error)
+        """Close all of them; waits at most `CLOSE_SECONDS` of `luwu.observe.logger_thread` for all together."""
+        deadline = time.monotonic() + logger_thread.CLOSE_SECONDS
+        for logger in self._open.values():
+            logger.end()
+        self._each(lambda logger: logger.wait(deadline))
         self._open.clear()
 
     def _log(self, step: int, figures: Mapping[str, float]) -> None:
+        self._each(lambda logger: logger.put(step, figures))
+
+    def _each(self, call: Callable[[LoggerThread], None]) -> None:
         for target, logger in list(self._open.items()):
             try:
-                logger.log(step, figures)
+                call(logger)
             except Exception as error:
-                self._leave_out(target, error)
-
-    def _leave_out(self, target: str, error: Exception) -> None:
-        self._open.pop(target, None)
-        log.warning("%s takes no more figures", target, exc_info=error)
-        self._say(f"{target} takes no more figures of this run, but metrics.jsonl does: {error}")
+                self._open.pop(target).leave_out()
+                log.warning("%s takes no more figures", target, exc_info=error)
+                self._say(f"{target} takes no more figures of this run, but metrics.jsonl does: {error}")
 
 
 def figures_of(record: StepRecord) -> dict[str, float]:
