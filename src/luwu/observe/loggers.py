@@ -137,7 +137,10 @@ class WeightsAndBiases:
         self._run = wandb.init(
             project=place or PROJECT, name=run.name, id=run.id, dir=str(run.folder), config=dict(run.settings),
             resume="allow", mode=None if "WANDB_MODE" in os.environ else "offline",
-            settings=wandb.Settings(silent=True, console="off", init_timeout=self._init_seconds()),
+            settings=wandb.Settings(
+                silent=True, console="off", init_timeout=self._init_seconds(),
+                x_disable_meta=True,  # they have the command line, where the URL of --on-alert may have a secret
+            ),
         )  # fmt: skip
 
     @staticmethod
