@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def test_a_url_gets_it_as_json() -> None:
 def test_a_url_that_refuses_is_said_without_its_path() -> None:
     with web_server(503) as (url, came):
         failure = told(url, ALERT, ALERT)
-    assert failure == "on-alert: 127.0.0.1 has failed: HTTP Error 503: Service Unavailable; the run goes on"
+    assert failure == "on-alert: 127.0.0.1 has failed: it answered 503 (Service Unavailable); the run goes on"
     assert len(came) == 2
 
 
@@ -119,8 +120,19 @@ def test_alerts_that_find_no_room_to_wait_are_left_out() -> None:
 @pytest.mark.parametrize(
     "target, problem",
     [
-        ("http://", "expected a command, or a URL such as https://HOST/PATH, found 'http://'"),
-        ("https://[::1/x", "expected a command or a URL"),
+        ("http://", "without a host"),
+        ("https://[::1/S3CRET", "whose host or port is none"),
+        ("https://bot:S3CRET@host/hook", "with a user or a password"),
+        ("https://S3CRET@host/hook", "with a user or a password"),
+        ("https://host:S3CRET/hook", "whose host or port is none"),
+        ("https://host:70000/S3CRET", "whose host or port is none"),
+        ("https://host:0/S3CRET", "with port 0"),
+        ("https://host/S3CRET hook", "with a space"),
+        ("https://host/S3CRET\n", "with a space"),
+        ("https://host/S3CRET\x7f", "with a space"),
+        ("https://host/S3CRET\u00e9", "beyond ASCII"),
+        (" https://host/S3CRET", "begins with http:// or https://"),
+        ("ftp://host/S3CRET", "begins with http:// or https://"),
         ("mail 'admin", "No closing quotation"),
         (" ", "expected a command, or a URL"),
     ],
@@ -129,8 +141,24 @@ def test_what_is_no_target_is_refused(target: str, problem: str) -> None:
     with pytest.raises(ConfigError) as found:
         check_on_alert(target)
     assert problem in str(found.value)
-    with pytest.raises(ConfigError, match=r"run\.on_alert"):
+    with pytest.raises(ConfigError, match=r"run\.on_alert") as of_settings:
         build_settings({"run": {"on_alert": target}})
+    assert "S3CRET" not in f"{found.value}{of_settings.value}"
+
+
+def test_a_failed_request_is_said_without_words_that_may_have_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("nonnumeric port: 'S3CRET'")
+
+    monkeypatch.setattr("http.client.HTTPConnection.request", fails)
+    assert told("http://127.0.0.1/S3CRET", ALERT) == "on-alert: 127.0.0.1 has failed: ValueError; the run goes on"
+
+
+def test_a_server_that_is_not_there_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        failure = told(f"http://127.0.0.1:{taken.getsockname()[1]}/hook", ALERT)
+    assert failure == "on-alert: 127.0.0.1 has failed: ConnectionRefusedError; the run goes on"
 
 
 def test_a_program_that_is_not_there_is_refused() -> None:

@@ -17,7 +17,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
@@ -27,6 +26,7 @@ from pydantic import AfterValidator
 
 from luwu.core.errors import ConfigError
 from luwu.core.words import printable
+from luwu.launch.webhook import check_url, is_url, post
 
 ENVIRONMENT = "LUWU_ALERT_"
 """Start of the names of environment variables that a command gets."""
@@ -48,11 +48,6 @@ _SHOWN_BYTES = 2000
 Words = Mapping[str, Any]
 
 
-def is_url(target: str) -> bool:
-    """Return True for a URL, False for a command."""
-    return target.startswith(("http://", "https://"))
-
-
 def without_private(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by name such as ``run.steps``, without the one that others must not see."""
     return {name: value for name, value in values.items() if name != PRIVATE}
@@ -66,12 +61,16 @@ def without_private_line(text: str) -> str:
 
 def check_on_alert(target: str) -> str:
     """Return a target, a command or a URL; raises ConfigError for one that is neither. Empty: alerts are not told."""
+    if is_url(target):
+        check_url(target)
+        return target
     try:
-        words = [] if is_url(target) else shlex.split(target)
-        host = urlsplit(target).hostname if is_url(target) else ""
+        words = shlex.split(target)
     except ValueError as error:
         raise ConfigError(f"expected a command or a URL, found {target!r}: {error}; correct it") from None
-    if host is None or (target and not is_url(target) and not words):
+    if words and "://" in words[0]:  # not quoted: it may have a secret
+        raise ConfigError("expected a command, or a URL that begins with http:// or https://, found another")
+    if target and not words:
         raise ConfigError(f"expected a command, or a URL such as https://HOST/PATH, found {target!r}; correct it")
     return target
 
@@ -139,12 +138,7 @@ class OnAlertCalls:
                 self._note_failure(str(error) or type(error).__name__)
 
     def _post(self, words: Words) -> None:
-        """Post an alert; raises an error for an answer that is not a success."""
-        request = urllib.request.Request(
-            self._target, json.dumps(words).encode(), {"Content-Type": "application/json", "User-Agent": "luwu"}
-        )
-        with urllib.request.urlopen(request, timeout=self._limit_seconds):
-            pass
+        post(self._target, words, self._limit_seconds)
 
     def _call(self, words: Words) -> None:
         """Run the command, without a shell; raises an error if it fails, or takes too long."""
