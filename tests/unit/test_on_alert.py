@@ -40,7 +40,7 @@ def script(folder: Path, text: str) -> str:
 
 @contextmanager
 def web_server(
-    status: int, gate: threading.Event | None = None
+    status: int, gate: threading.Event | None = None, location: str = ""
 ) -> Iterator[tuple[str, list[tuple[str, dict[str, str], bytes]]]]:
     """Answer requests with a status, once a gate is open; yield the URL, and paths, headers and bodies that came."""
     came = []
@@ -51,6 +51,13 @@ def web_server(
             if gate is not None:
                 gate.wait()
             came.append((self.path, dict(self.headers), body))
+            self.send_response(status)
+            if location:
+                self.send_header("Location", location)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            came.append((self.path, dict(self.headers), b""))
             self.send_response(status)
             self.end_headers()
 
@@ -152,6 +159,16 @@ def test_a_failed_request_is_said_without_words_that_may_have_the_url(monkeypatc
 
     monkeypatch.setattr("http.client.HTTPConnection.request", fails)
     assert told("http://127.0.0.1/S3CRET", ALERT) == "on-alert: 127.0.0.1 has failed: ValueError; the run goes on"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_said_and_not_followed(status: int) -> None:
+    with web_server(200) as (other, lost), web_server(status, location=other) as (url, came):
+        failure = told(url, ALERT)
+    assert failure == (
+        f"on-alert: 127.0.0.1 has failed: it answered {status}; give the address that it redirects to; the run goes on"
+    )
+    assert len(came) == 1 and not lost
 
 
 def test_a_server_that_is_not_there_is_said() -> None:

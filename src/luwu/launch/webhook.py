@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from luwu.core.errors import ConfigError
 
+_REDIRECTS = (301, 302, 303, 307, 308)
+
 _EXPECTED = "expected a URL such as https://HOST:PORT/PATH"
 
 
@@ -41,6 +43,13 @@ def check_url(url: str) -> None:
         raise ConfigError(f"{_EXPECTED}, found one without a host, or with port 0; correct it")
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect as a failure: following it would make a GET of the POST, and lose the alert."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no further request."""
+
+
 def post(url: str, words: Mapping[str, Any], limit_seconds: float) -> None:
     """Post an alert as JSON.
 
@@ -55,7 +64,7 @@ def post(url: str, words: Mapping[str, Any], limit_seconds: float) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "luwu"}
     request = urllib.request.Request(url, json.dumps(words).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=limit_seconds):
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=limit_seconds):
             pass
     except Exception as error:
         raise ConnectionError(_why(error)) from None
@@ -64,6 +73,8 @@ def post(url: str, words: Mapping[str, Any], limit_seconds: float) -> None:
 def _why(error: Exception) -> str:
     """Return a failure in words that are not the server's, nor those of an error that may quote the URL."""
     if isinstance(error, HTTPError):
+        if error.code in _REDIRECTS:
+            return f"it answered {error.code}; give the address that it redirects to"
         names = {status.value: f" ({status.phrase})" for status in HTTPStatus}
         return f"it answered {error.code}{names.get(error.code, '')}"
     reason = error.reason if isinstance(error, URLError) else error
