@@ -7,7 +7,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,31 @@ def test_a_redirect_is_said_and_not_followed(status: int) -> None:
         f"on-alert: 127.0.0.1 has failed: it answered {status}; give the address that it redirects to; the run goes on"
     )
     assert len(came) == 1 and not lost
+
+
+def test_a_server_that_sends_a_byte_now_and_then_has_the_time_limit_for_all_of_them() -> None:
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        with suppress(OSError):  # its end is how the server hears that nobody waits
+            while not ended.wait(0.02):
+                connection.sendall(b"a")
+        connection.close()
+        heard.set()
+
+    heard = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=drip, args=(listener,))
+        server.start()
+        try:
+            failure = told(f"http://127.0.0.1:{listener.getsockname()[1]}/hook", ALERT, limit_seconds=0.3)
+            assert heard.wait(20), "the connection is still open"
+        finally:
+            ended.set()
+            server.join()
+    assert failure == "on-alert: 127.0.0.1 has failed: it had not answered within 0.3 s; the run goes on"
 
 
 def test_a_server_that_is_not_there_is_said() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
+import threading
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -56,18 +61,76 @@ def post(url: str, words: Mapping[str, Any], limit_seconds: float) -> None:
     Args:
         url: as `check_url` takes it.
         words: the alert.
-        limit_seconds: the longest time.
+        limit_seconds: the longest time, from the look-up of the host to the answer.
 
     Raises:
         ConnectionError: there was no answer, or one that is not a success.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "luwu"}
-    request = urllib.request.Request(url, json.dumps(words).encode(), headers)
-    try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=limit_seconds):
-            pass
-    except Exception as error:
-        raise ConnectionError(_why(error)) from None
+    sending = _Sending(urllib.request.Request(url, json.dumps(words).encode(), headers), limit_seconds)
+    sending.start()
+    sending.join(limit_seconds)
+    if sending.is_alive():
+        sending.abandon()
+        raise ConnectionError(f"it had not answered within {limit_seconds:g} s")
+    if sending.failure is not None:
+        raise ConnectionError(_why(sending.failure)) from None
+
+
+class _Sending(threading.Thread):
+    """Makes a request. The time limit of a socket is of one read: a server may send a byte now and then for ever."""
+
+    def __init__(self, request: urllib.request.Request, limit_seconds: float) -> None:
+        super().__init__(name="luwu-webhook", daemon=True)
+        self.failure: Exception | None = None
+        self._request, self._limit_seconds = request, limit_seconds
+        self._connection: http.client.HTTPConnection | None = None
+
+    def run(self) -> None:
+        """Make it, and note its failure."""
+        opener = urllib.request.build_opener(_NoRedirects, _Http(self._connect), _Https(self._connect))
+        try:
+            opener.open(self._request, timeout=self._limit_seconds).close()
+        except Exception as error:
+            self.failure = error
+
+    def abandon(self) -> None:
+        """End what it reads or writes, and so this thread; a connection that is being made has its own limit."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _connect(self, kind: type[http.client.HTTPConnection], host: str, **options: Any) -> http.client.HTTPConnection:
+        self._connection = kind(host, **options)
+        return self._connection
+
+
+_Connect = Callable[..., http.client.HTTPConnection]
+
+
+class _Http(urllib.request.HTTPHandler):
+    """Makes connections with a function of somebody who may end them."""
+
+    def __init__(self, connect: _Connect) -> None:
+        super().__init__()
+        self._connect = connect
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        """Make a request."""
+        return self.do_open(partial(self._connect, http.client.HTTPConnection), request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """As `_Http`, with TLS."""
+
+    def __init__(self, connect: _Connect) -> None:
+        super().__init__()
+        self._connect = connect
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        """Make a request."""
+        return self.do_open(partial(self._connect, http.client.HTTPSConnection), request)
 
 
 def _why(error: Exception) -> str:
