@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import threading
@@ -102,6 +103,22 @@ def test_a_command_that_fails_is_said_once_with_its_last_line(tmp_path: Path) ->
     failure = told(command, ALERT, ALERT)
     assert "has failed: exit status 3: no such host; the run goes on" in failure
     assert (tmp_path / "calls").read_text() == "\n\n"
+
+
+def test_a_command_that_says_much_fills_no_disk_and_its_last_line_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))  # it may write no temporary file
+    command = script(tmp_path, 'i=0; while [ $i -lt 3000 ]; do printf "%01000d\\n" $i >&2; i=$((i+1)); done; exit 3')
+    assert told(command, ALERT).endswith(f"has failed: exit status 3: {2999:01000d}; the run goes on")
+
+
+def test_a_program_that_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    text = '(read line < "$1/gate"; echo late >&2; echo done > "$1/left") & echo last >&2; exit 3'
+    assert told(script(tmp_path, text), ALERT).endswith("has failed: exit status 3: last; the run goes on")
+    (tmp_path / "gate").write_text("go\n")
+    wait_until(lambda: (tmp_path / "left").exists(), "what was left behind could write to its standard error")
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path) -> None:

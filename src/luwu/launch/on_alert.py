@@ -14,7 +14,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from pydantic import AfterValidator
 
 from luwu.core.errors import ConfigError
 from luwu.core.words import printable
+from luwu.launch.last_words import LastWords
 from luwu.launch.webhook import check_url, is_url, post
 
 ENVIRONMENT = "LUWU_ALERT_"
@@ -42,8 +42,6 @@ MOST_WAITING = 64
 
 PRIVATE = "run.on_alert"
 """Name of the setting, which stays in the run folder: a URL may have a secret."""
-
-_SHOWN_BYTES = 2000
 
 Words = Mapping[str, Any]
 
@@ -143,21 +141,23 @@ class OnAlertCalls:
     def _call(self, words: Words) -> None:
         """Run the command, without a shell; raises an error if it fails, or takes too long."""
         names = {f"{ENVIRONMENT}{name.upper()}": str(value) for name, value in words.items()}
-        with tempfile.TemporaryFile() as said:  # a pipe would be held open by what the command leaves behind
+        said = LastWords()
+        try:
             process = self._process = subprocess.Popen(
                 shlex.split(self._target), env={**os.environ, **names}, start_new_session=True,
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said,
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said.writes_to,
             )  # fmt: skip
-            try:
-                process.communicate(json.dumps(words).encode(), timeout=self._limit_seconds)
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                process.communicate()
-                raise TimeoutError(f"it has not ended within {self._limit_seconds:g} s, and was killed") from None
-            if process.returncode:
-                said.seek(max(0, said.seek(0, os.SEEK_END) - _SHOWN_BYTES))
-                last = said.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-                raise ChildProcessError(f"exit status {process.returncode}{f': {last}' if last else ''}")
+        finally:
+            said.started()
+        try:
+            process.communicate(json.dumps(words).encode(), timeout=self._limit_seconds)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.communicate()
+            raise TimeoutError(f"it has not ended within {self._limit_seconds:g} s, and was killed") from None
+        if process.returncode:
+            last = said.line()
+            raise ChildProcessError(f"exit status {process.returncode}{f': {last}' if last else ''}")
 
     def _note_failure(self, why: str) -> None:
         """Note a failure, unless there was one; a URL may have a secret, so its host alone is said."""
