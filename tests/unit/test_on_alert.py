@@ -17,7 +17,7 @@ import pytest
 
 from harness.network.namespaces import has_ended, wait_until
 from luwu.errors import ConfigError
-from luwu.launch.on_alert import MOST_WAITING, OnAlertCalls, check_on_alert, check_program, without_private
+from luwu.launch.on_alert import MOST_BYTES, MOST_WAITING, OnAlertCalls, check_on_alert, check_program, without_private
 from luwu.launch.settings import build_settings
 
 ALERT = {"name": "loss_rising", "state": "raised", "text": "the loss rises; \"it\" $HOME 'is' 3", "step": 7}
@@ -83,6 +83,24 @@ def test_a_command_gets_the_alert_on_its_input_and_in_its_environment(tmp_path: 
     assert (tmp_path / "env").read_text() == f"{ALERT['text']}\n7\n{ALERT['text']}\n8\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\0b", "a\ufffdb".encode()),
+        ("a\ud800b", b"a?b"),
+        ("a path \udcff", b"a path \xff"),
+        ("x" + "\u00e9" * MOST_BYTES, b"x" + "\u00e9".encode() * (MOST_BYTES // 2 - 1)),
+    ],
+)
+def test_a_text_that_the_environment_does_not_take_is_cleaned_and_cut(
+    text: str, expected: bytes, tmp_path: Path
+) -> None:
+    command = script(tmp_path, 'printf %s "$LUWU_ALERT_TEXT" > "$1/text"; cat > "$1/in"')
+    assert told(command, {**ALERT, "text": text}) == ""
+    assert (tmp_path / "text").read_bytes() == expected
+    assert json.loads((tmp_path / "in").read_text())["text"] == text
+
+
 def test_a_url_gets_it_as_json() -> None:
     with web_server(204) as (url, came):
         assert told(url, ALERT) == ""
@@ -94,14 +112,16 @@ def test_a_url_gets_it_as_json() -> None:
 def test_a_url_that_refuses_is_said_without_its_path() -> None:
     with web_server(503) as (url, came):
         failure = told(url, ALERT, ALERT)
-    assert failure == "on-alert: 127.0.0.1 has failed: it answered 503 (Service Unavailable); the run goes on"
+    assert (
+        failure == "on-alert: 127.0.0.1 has failed: it answered 503 (Service Unavailable); alerts.jsonl has all alerts"
+    )
     assert len(came) == 2
 
 
 def test_a_command_that_fails_is_said_once_with_its_last_line(tmp_path: Path) -> None:
     command = script(tmp_path, 'echo first; echo "no such host" >&2; echo >> "$1/calls"; exit 3')
     failure = told(command, ALERT, ALERT)
-    assert "has failed: exit status 3: no such host; the run goes on" in failure
+    assert "has failed: exit status 3: no such host; alerts.jsonl has all alerts" in failure
     assert (tmp_path / "calls").read_text() == "\n\n"
 
 
@@ -110,13 +130,13 @@ def test_a_command_that_says_much_fills_no_disk_and_its_last_line_is_said(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))  # it may write no temporary file
     command = script(tmp_path, 'i=0; while [ $i -lt 3000 ]; do printf "%01000d\\n" $i >&2; i=$((i+1)); done; exit 3')
-    assert told(command, ALERT).endswith(f"has failed: exit status 3: {2999:01000d}; the run goes on")
+    assert told(command, ALERT).endswith(f"has failed: exit status 3: {2999:01000d}; alerts.jsonl has all alerts")
 
 
 def test_a_program_that_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     text = '(read line < "$1/gate"; echo late >&2; echo done > "$1/left") & echo last >&2; exit 3'
-    assert told(script(tmp_path, text), ALERT).endswith("has failed: exit status 3: last; the run goes on")
+    assert told(script(tmp_path, text), ALERT).endswith("has failed: exit status 3: last; alerts.jsonl has all alerts")
     (tmp_path / "gate").write_text("go\n")
     wait_until(lambda: (tmp_path / "left").exists(), "what was left behind could write to its standard error")
 
@@ -135,7 +155,10 @@ def test_alerts_that_find_no_room_to_wait_are_left_out() -> None:
         calls = OnAlertCalls(url)
         for _ in range(MOST_WAITING + 2):  # one is told at a time
             calls.tell(ALERT)
-        assert calls.failure == f"on-alert: 127.0.0.1 has failed: {MOST_WAITING} alerts wait for it; the run goes on"
+        assert (
+            calls.failure
+            == f"on-alert: 127.0.0.1 has failed: {MOST_WAITING} alerts wait for it; alerts.jsonl has all alerts"
+        )
         gate.set()
         calls.close()
     assert MOST_WAITING <= len(came) <= MOST_WAITING + 1
@@ -175,7 +198,10 @@ def test_a_failed_request_is_said_without_words_that_may_have_the_url(monkeypatc
         raise ValueError("nonnumeric port: 'S3CRET'")
 
     monkeypatch.setattr("http.client.HTTPConnection.request", fails)
-    assert told("http://127.0.0.1/S3CRET", ALERT) == "on-alert: 127.0.0.1 has failed: ValueError; the run goes on"
+    assert (
+        told("http://127.0.0.1/S3CRET", ALERT)
+        == "on-alert: 127.0.0.1 has failed: ValueError; alerts.jsonl has all alerts"
+    )
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -183,7 +209,8 @@ def test_a_redirect_is_said_and_not_followed(status: int) -> None:
     with web_server(200) as (other, lost), web_server(status, location=other) as (url, came):
         failure = told(url, ALERT)
     assert failure == (
-        f"on-alert: 127.0.0.1 has failed: it answered {status}; give the address that it redirects to; the run goes on"
+        f"on-alert: 127.0.0.1 has failed: it answered {status}; give the address that it redirects to; "
+        "alerts.jsonl has all alerts"
     )
     assert len(came) == 1 and not lost
 
@@ -210,14 +237,14 @@ def test_a_server_that_sends_a_byte_now_and_then_has_the_time_limit_for_all_of_t
         finally:
             ended.set()
             server.join()
-    assert failure == "on-alert: 127.0.0.1 has failed: it had not answered within 0.3 s; the run goes on"
+    assert failure == "on-alert: 127.0.0.1 has failed: it had not answered within 0.3 s; alerts.jsonl has all alerts"
 
 
 def test_a_server_that_is_not_there_is_said() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         failure = told(f"http://127.0.0.1:{taken.getsockname()[1]}/hook", ALERT)
-    assert failure == "on-alert: 127.0.0.1 has failed: ConnectionRefusedError; the run goes on"
+    assert failure == "on-alert: 127.0.0.1 has failed: ConnectionRefusedError; alerts.jsonl has all alerts"
 
 
 def test_a_program_that_is_not_there_is_refused() -> None:

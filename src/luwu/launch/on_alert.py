@@ -40,6 +40,9 @@ CLOSE_SECONDS = 10.0
 MOST_WAITING = 64
 """Alerts that wait for their turn; a further one is not told."""
 
+MOST_BYTES = 100_000
+"""Longest value of an environment variable of a command; the kernel takes 128 KiB with the name."""
+
 PRIVATE = "run.on_alert"
 """Name of the setting, which stays in the run folder: a URL may have a secret."""
 
@@ -140,11 +143,11 @@ class OnAlertCalls:
 
     def _call(self, words: Words) -> None:
         """Run the command, without a shell; raises an error if it fails, or takes too long."""
-        names = {f"{ENVIRONMENT}{name.upper()}": str(value) for name, value in words.items()}
+        names = {f"{ENVIRONMENT}{name.upper()}".encode(): _clean(str(value)) for name, value in words.items()}
         said = LastWords()
         try:
             process = self._process = subprocess.Popen(
-                shlex.split(self._target), env={**os.environ, **names}, start_new_session=True,
+                shlex.split(self._target), env={**os.environb, **names}, start_new_session=True,
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said.writes_to,
             )  # fmt: skip
         finally:
@@ -162,7 +165,20 @@ class OnAlertCalls:
     def _note_failure(self, why: str) -> None:
         """Note a failure, unless there was one; a URL may have a secret, so its host alone is said."""
         who = urlsplit(self._target).hostname if is_url(self._target) else self._target
-        self.failure = self.failure or printable(f"on-alert: {who} has failed: {why}; the run goes on")
+        self.failure = self.failure or printable(f"on-alert: {who} has failed: {why}; alerts.jsonl has all alerts")
+
+
+def _clean(text: str) -> bytes:
+    """Return text as the environment takes it: no NUL, no lone surrogate, and at most `MOST_BYTES`."""
+    text = text.replace("\0", "\ufffd")
+    try:
+        value = os.fsencode(text)  # a path may have bytes that are no UTF-8
+    except UnicodeEncodeError:
+        value = text.encode("utf-8", "replace")
+    end = min(len(value), MOST_BYTES)
+    while end < len(value) and value[end] & 0xC0 == 0x80:  # within a letter
+        end -= 1
+    return value[:end]
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:
