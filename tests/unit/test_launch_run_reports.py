@@ -13,6 +13,7 @@ from luwu.launch import alerting
 from luwu.launch.folder import RunFolder
 from luwu.launch.run_reports import RunReports
 from luwu.launch.settings import Settings, build_settings
+from luwu.launch.words import checked_report
 from luwu.observe.metrics import MetricsLog, read_metrics
 
 
@@ -56,3 +57,13 @@ def test_the_validation_loss_of_the_end_is_in_the_last_row(tmp_path: Path, eval_
     reports.conclude()
     metrics.close()
     assert [row.get("validation_loss") for row in read_metrics(path)] == [None, 2.5]
+
+
+def test_the_run_knows_where_it_began_in_its_store(tmp_path: Path) -> None:
+    server = Mock(**{"stats.return_value": {"attempts": 3}})
+    reports = RunReports(Settings(), RunFolder(tmp_path), Mock(), lambda: server, server_here=True, takes_weights=True)
+    reports.outcome.corpus = Mock(blank=0, train_tokens=9, unit="token")
+    reports.open(Mock(**{"resume.return_value": ""}))
+    start = {"parameters": 1, "step": 0, "attempts": 3, "rolled_back": 0, "first_step": 3000}
+    reports.start(0, checked_report(0, {"kind": "start", **start}))
+    assert (reports.outcome.step, reports.meter.first_step) == (0, 3000)

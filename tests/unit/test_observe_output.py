@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from tests.unit.test_observe_meter import report
 
-from luwu.observe.display import LiveDisplay, PlainDisplay, choose_display, duration
+from luwu.observe.display import LiveDisplay, PlainDisplay, choose_display, duration, figures
 from luwu.observe.meter import Meter, StepRecord
 from luwu.observe.metrics import MetricsLog, read_metrics
 from luwu.observe.plots import draw_loss, draw_throughput
@@ -123,6 +123,14 @@ def test_the_panel_shows_every_figure():
         "rolled back",
     ):
         assert word in text
+
+
+def test_the_last_step_on_the_disk_is_the_runs_own():
+    meter = meter_at(7)
+    meter.first_step = 3000  # of the store, by an earlier run
+    server = {"bytes_read": 0, "bytes_written": 0, "unwritten": 3, "step": 3007, "since_commit_seconds": 1.0}
+    shown = dict(figures(meter, server))
+    assert (shown["step"], shown["last on the disk"]) == ("7/10", "step 4, 1 s ago")
 
 
 @pytest.mark.parametrize(

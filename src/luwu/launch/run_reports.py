@@ -184,6 +184,7 @@ class RunReports:
         self.begun = True
         self._resume_metrics(report)
         self.meter.rolled_back = report["rolled_back"]
+        self.meter.first_step = report.get("first_step", 0)
         run, made, step = self.settings.run, self.outcome.step, report["step"]
         self.outcome.step = step
         self.training = step < run.steps

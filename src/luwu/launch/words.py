@@ -109,7 +109,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "progress": {"done": _number, "total": _number},
 }
 _MAY_BE_MISSING: dict[str, dict[str, Check]] = {
-    "start": {"worker_return_seconds": _number},
+    "start": {"worker_return_seconds": _number, "first_step": _count},
     "step": {
         "loss_scale": _or_none(_number),
         "validation": _or_none(_validation),

@@ -156,7 +156,7 @@ def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
     if last.loss_scale is not None:
         shown.append(("loss scale", f"{last.loss_scale:g}"))
     if (at_stake := server.get("unwritten", 0)) > 1:
-        durable = f"step {server['step'] - at_stake:,}, {server['since_commit_seconds']:.0f} s ago"
+        durable = f"step {server['step'] - meter.first_step - at_stake:,}, {server['since_commit_seconds']:.0f} s ago"
         shown.append(("last on the disk", durable))
     if meter.rolled_back:
         shown.append(("rolled back", str(meter.rolled_back)))

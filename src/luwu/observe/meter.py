@@ -103,12 +103,14 @@ class Meter:
         last: record of the last attempt.
         rates: rates after that attempt; as ``last``, another thread may read them.
         validation_loss: the last one that was measured.
+        first_step: the store's step at which the run began in it, from which the run's own steps count.
     """
 
     def __init__(self, workers: int, steps: int) -> None:
         self.workers = workers
         self.steps = steps
         self.rolled_back = 0
+        self.first_step = 0
         self.last: StepRecord | None = None
         self.rates = Rates(0.0, 0.0, 0.0)
         self.validation_loss: float | None = None

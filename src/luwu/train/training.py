@@ -61,6 +61,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
             "kind": "start",
             "parameters": model.parameters,
             "worker_return_seconds": session.worker_return_seconds,
+            "first_step": session.first.step,
             **asdict(made),
         }
     )

@@ -18,6 +18,7 @@ from luwu.launch.run_paths import RunPaths
 from luwu.launch.written import read_written
 from luwu.observe.binding import RECENT
 from luwu.observe.metrics import row_of
+from luwu.store.run_record import read_record
 from luwu.watch.alerts import AlertFile
 from luwu.watch.columns import Columns
 from luwu.watch.logs import Logs
@@ -93,6 +94,26 @@ class WatchedFolder:
     def written(self) -> int:
         """Return the bytes that the run has written to its store, as they were saved; 0: nobody knows."""
         return read_written(self._paths.written_path)
+
+    def first_step(self, store_step: int) -> int:
+        """Return the store's step at which the run began in it; 0 where nobody says that it began later.
+
+        A store on another machine does not tell here: then the run's last row is taken to be of the store's present
+        step, which is off by no more than the step that is being reported.
+
+        Args:
+            store_step: the store's present step.
+        """
+        try:
+            run_id, record = self._paths.id_path.read_text(encoding="utf-8").strip(), read_record(self.stores[0])
+        except (LuwuError, OSError, ValueError):  # not a run of `luwu train`, or damaged, which its own start says
+            return 0
+        if record is not None and record.id == run_id:
+            return record.first.step
+        if self.reading is not None:
+            return 0
+        steps = (row["step"] for row in reversed(self.recent) if row["step"] is not None)
+        return max(0, store_step - next(steps, 0))
 
     def _read_rows(self) -> None:
         self.reading = None  # also where it cannot be read

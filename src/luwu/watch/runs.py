@@ -200,7 +200,9 @@ class WatchedRun:
         now = replace(now, figures=dict(reply.figures), links=links)
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
         alerts = [] if folder is None else list(folder.alerts.standing.values())
-        return run_record(reply, self._sample, now, shares) | {"alerts": alerts}, tuple(reply.block_names), now
+        first_step = 0 if folder is None else folder.first_step(reply.step)
+        state = run_record(reply, self._sample, now, shares, first_step)
+        return state | {"alerts": alerts}, tuple(reply.block_names), now
 
     def _ended(self, folder: WatchedFolder) -> str:
         steps = [row["step"] for row in folder.recent if row.get("committed") and isinstance(row["step"], int)]

@@ -110,13 +110,24 @@ def _worker_record(worker: pb.WorkerStatus, shares: Sequence[int]) -> dict[str, 
     return record
 
 
-def run_record(reply: pb.StatusReply, before: Sample | None, now: Sample, shares: Sequence[int]) -> dict[str, Any]:
-    """Return the state of a run that is under way."""
+def run_record(
+    reply: pb.StatusReply, before: Sample | None, now: Sample, shares: Sequence[int], first_step: int = 0
+) -> dict[str, Any]:
+    """Return the state of a run that is under way.
+
+    Args:
+        reply: the server's answer; its steps are the store's.
+        before: sample of the look before; None: there was none.
+        now: sample of this look.
+        shares: as `worker_records` takes them.
+        first_step: the store's step at which the run began in it; the steps of the state count from there.
+    """
     return {
         "live": True,
         "ended": False,
         **facts_of(reply),
-        "durable_step": reply.step - reply.unwritten,
+        "step": max(0, reply.step - first_step),
+        "durable_step": max(0, reply.step - reply.unwritten - first_step),
         "present": worker_records(reply.present, shares),
         "blocks": list(reply.blocks),
         "traffic": traffic(before, now),

@@ -17,7 +17,10 @@ REPORTS = (
     {"kind": "stage", "text": "x", "detail": "y"},
     {"kind": "room", "wait": WAIT},
     {"kind": "error", "type": "StoreError", "message": "why"},
-    {"kind": "start", "parameters": 5, "step": 1, "attempts": 2, "rolled_back": 1, "worker_return_seconds": 1.5},
+    {
+        "kind": "start", "parameters": 5, "step": 1, "attempts": 2, "rolled_back": 1, "worker_return_seconds": 1.5,
+        "first_step": 7,
+    },
     {
         "kind": "step", "attempt": 1, "step": 1, "committed": True, "loss": 0.5, "sequences": 2, "tokens": 64,
         "lr": 0.1, "grad_norm": 0.5, "began": 1.5, "ended": 2.5, "waited_seconds": 0.1, "busy_seconds": 0.2,

@@ -83,7 +83,7 @@ export function showNow(run) {
   const steps = settings["run.steps"];
   const step = state.live ? state.step : last(rows.step);
   const seconds = mean(rows.seconds.slice(-RECENT));
-  const left = state.live && steps != null && seconds != null ? (steps - step) * seconds : null;
+  const left = state.live && steps != null && seconds != null ? Math.max(0, steps - step) * seconds : null;
   const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
   const ended = state.ended ? `The run ${state.why}.` : `The run cannot be followed: ${state.why}.`;
   byId("standing").textContent = state.live ? told : ended;

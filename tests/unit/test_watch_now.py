@@ -1,0 +1,60 @@
+"""`luwu watch` says how far a run is by the run's own steps, and what its last rows amount to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.test_watch_runs import status, watched
+
+from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
+from luwu.watch.runs import Cursor
+from luwu.watch.terminal import text_of
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
+    """Write rows of a run; what they do not name is that of an ordinary step."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "metrics.jsonl").open("a") as file:
+        for attempt, row in enumerate(rows):
+            file.write(
+                json.dumps({"attempt": attempt, "step": attempt + 1, "committed": True, "loss": 2.0} | row) + "\n"
+            )
+
+
+def begin_in_store(store: Path, run_id: str, step: int) -> None:
+    """Have a run begin in the store of an earlier one, which has trained it to a step."""
+    store.mkdir(parents=True)
+    counts = Counts(step, step, 0)
+    claim_store(store, Claim(RunRecord("earlier", "runs/earlier")), Counts(), imported=False)
+    claim_store(store, Claim(RunRecord(run_id, "runs/it"), takes_weights=True), counts, imported=False)
+
+
+@pytest.mark.parametrize("here", [True, False])  # the store's folder may be another machine's
+def test_the_steps_of_a_new_run_in_an_old_store_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    write_rows(tmp_path, {}, {}, {"step": None})
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
+    (tmp_path / "run-id").write_text("it\n")
+    if here:
+        begin_in_store(tmp_path / "store", "it", 3000)
+    reply = status(unwritten=1)
+    reply.step = 3002
+    run = watched(tmp_path, monkeypatch, reply)
+    run.refresh()
+    assert (run.state["step"], run.state["durable_step"]) == (2, 1)
+    assert "step 2 of 9" in text_of([run]) and "last on the disk: step 1," in text_of([run])
+    assert run.update(Cursor())[0]["state"]["step"] == 2
+
+
+def test_a_run_that_has_not_begun_in_another_ones_store_has_no_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_in_store(tmp_path / "store", "other", 3000)
+    (tmp_path / "run-id").write_text("it\n")
+    run = watched(tmp_path, monkeypatch, status())
+    run.refresh()
+    assert run.state["step"] == 0
