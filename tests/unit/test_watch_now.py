@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.test_watch_runs import status, watched
 
+from luwu.core.errors import ConfigError
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
+from luwu.watch.pace import Pace, pace_of
 from luwu.watch.runs import Cursor
 from luwu.watch.terminal import text_of
 
@@ -58,3 +61,31 @@ def test_a_run_that_has_not_begun_in_another_ones_store_has_no_steps(
     run = watched(tmp_path, monkeypatch, status())
     run.refresh()
     assert run.state["step"] == 0
+
+
+def test_figures_of_now_are_sums_over_the_time_of_the_last_20_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, fast, slow = (
+        {"tokens": 100, "seconds": seconds, "tokens_per_second": 100 / seconds, "hidden": hidden}
+        for seconds, hidden in ((0.001, 1.0), (0.1, 1.0), (10.0, 0.0))
+    )
+    unreported = {"tokens": 100, "seconds": None, "tokens_per_second": None, "hidden": None}
+    write_rows(tmp_path, old, *[fast] * 19, slow)
+    run = watched(tmp_path, monkeypatch, ConfigError(""))
+    run.refresh()
+    pace = run.update(Cursor())[0]["pace"]
+    assert pace == pytest.approx({"tokens_per_second": 2000 / 11.9, "seconds": 11.9 / 20, "hidden": 1.9 / 11.9})
+    assert "tokens/s 168" in text_of([run])
+    assert pace_of([fast, unreported, slow]) == pytest.approx((200 / 10.1, 5.05, 0.1 / 10.1))
+    assert pace_of([]) == pace_of([unreported, {"seconds": math.inf}]) == Pace()
+
+
+def test_what_a_step_writes_is_that_of_the_last_20_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [{"seconds": 1.0, "server": {"written_bytes": written}} for written in (10**9, *[500] * 20)]
+    write_rows(tmp_path, *told)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "written.json").write_text('{"bytes": 100}')
+    run = watched(tmp_path, monkeypatch, ConfigError(""))
+    run.refresh()
+    assert run.wear is not None and run.wear["stores"][0]["step_bytes"] == 500

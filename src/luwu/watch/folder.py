@@ -39,7 +39,7 @@ class WatchedFolder:
         columns: rows of metrics.jsonl.
         reading: share of that file that has been read, while it is longer than one `refresh` reads; else None.
         restarts: number of times that metrics.jsonl was found to be another file.
-        recent: its last rows.
+        recent: its last 20 rows, and the one before them, from which their bytes are counted.
         logs: lines of its logs, alerts among them.
         alerts: alerts, those that stand.
         settings: its settings by ``table.name``.

@@ -16,12 +16,13 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.launch.asking import ask_run, has_no_server
 from luwu.launch.run_paths import RunPaths
-from luwu.observe.binding import binding_sentence
+from luwu.observe.binding import RECENT, binding_sentence
 from luwu.watch.columns import Columns
 from luwu.watch.disks import identify_disk, look_at_disks
 from luwu.watch.ended import ended_words
 from luwu.watch.folder import WatchedFolder
 from luwu.watch.links import Link, links_told, next_links
+from luwu.watch.pace import Pace, pace_of
 from luwu.watch.state import Sample, run_record
 from luwu.watch.wear import WRITTEN, StoreFolder, endurance_of, wear_record, writes_between, writes_of_rows
 
@@ -135,6 +136,7 @@ class WatchedRun:
                 "state": self._state,
                 "wear": self._wear,
                 "binding": self.binding,
+                "pace": (Pace() if self.reading is not None else pace_of(self.recent))._asdict(),
             }
             lines = 0 if folder is None else folder.logs.count
             now = Cursor(restarts, len(columns), lines, self._block_names, self.settings)
@@ -147,7 +149,7 @@ class WatchedRun:
 
     @property
     def recent(self) -> Sequence[Mapping[str, Any]]:
-        """Last rows of metrics.jsonl."""
+        """Last 20 rows of metrics.jsonl, after the one from which their bytes are counted."""
         return [] if self._folder is None else list(self._folder.recent)
 
     @property
@@ -216,7 +218,7 @@ class WatchedRun:
         folder = self._folder
         disks = [] if folder is None else [(str(path), identify_disk(path)) for path in folder.stores]
         here = [StoreFolder(path, *disk) for path, disk in disks if disk is not None]
-        step = writes_of_rows(self.recent) or writes_between(self._first, now)
+        step = writes_of_rows(self.recent[-RECENT:]) or writes_between(self._first, now)
         if folder is not None and (written := max(folder.written(), counted if here else 0)):
             return wear_record(written, "by this run", step, here, endurance_of(folder.settings))
         return wear_record(counted, "since its server opened the store", step, [], None) if counted else None

@@ -13,6 +13,7 @@ from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
 from luwu.plan.wear import DAY_SECONDS
 from luwu.watch.columns import number_of
+from luwu.watch.pace import pace_of
 from luwu.watch.runs import WatchedRun
 
 TRANSPORTS = {"shm": "shared memory", "tcp": "TCP", "udp": "UDP"}
@@ -45,8 +46,8 @@ def lines_of(run: WatchedRun) -> Iterator[str]:
 def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
     named = {"loss": "loss", "norm": "grad_norm", "lr": "lr"}
     words = [f"{word} {values[-1]:.4g}" for word, name in named.items() if (values := _known(rows, name))]
-    if speeds := _known(rows, "tokens_per_second"):
-        words.append(f"tokens/s {sum(speeds) / len(speeds):,.0f}")
+    if (speed := pace_of(rows).tokens_per_second) is not None:
+        words.append(f"tokens/s {speed:,.0f}")
     if validated := _known(rows, "validation_loss"):
         words.append(f"validation {validated[-1]:.4g}")
     return "  ".join(words)

@@ -18,7 +18,7 @@ let chosen = []; // the first one fills the panels; all are in the charts
 function makeRun(listed, index) {
   return {
     ...listed, index, rows: null, state: { live: false, ended: false, why: "it has not been asked yet" }, settings: {}, blockNames: [], log: [],
-    binding: "", rolledBack: 0, reading: null, wear: null,
+    binding: "", rolledBack: 0, reading: null, wear: null, pace: {},
   };
 }
 
@@ -34,6 +34,7 @@ function take(run, record) {
   run.binding = record.binding;
   run.reading = record.reading;
   run.wear = record.wear;
+  run.pace = record.pace;
   run.rolledBack = record.rolled_back;
   run.log = keepLog(run.log, record.log);
   if (run.rows.step.length > MOST_ROWS) follow();

@@ -8,7 +8,6 @@ const VIEWS = [
 const TRANSPORTS = { shm: "shared memory", tcp: "TCP", udp: "UDP" };
 const LEVELS = ["debug", "info", "warning", "error"];
 const MOST_LOG_LINES = 1000;
-const RECENT = 20;
 
 function byId(id) {
   return document.getElementById(id);
@@ -68,22 +67,16 @@ function fillHead(head, names) {
   head.replaceChildren(row);
 }
 
-function mean(values) {
-  const known = values.filter((value) => value != null);
-  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
-}
-
 function last(values) {
   for (let index = values.length - 1; index >= 0; index -= 1) if (values[index] != null) return values[index];
   return null;
 }
 
 export function showNow(run) {
-  const { rows, state, settings } = run;
+  const { pace, rows, state, settings } = run;
   const steps = settings["run.steps"];
   const step = state.live ? state.step : last(rows.step);
-  const seconds = mean(rows.seconds.slice(-RECENT));
-  const left = state.live && steps != null && seconds != null ? Math.max(0, steps - step) * seconds : null;
+  const left = state.live && steps != null && pace.seconds != null ? Math.max(0, steps - step) * pace.seconds : null;
   const told = run.binding ? `${run.binding[0].toUpperCase()}${run.binding.slice(1)}.` : "The run is under way.";
   const ended = state.ended ? `The run ${state.why}.` : `The run cannot be followed: ${state.why}.`;
   byId("standing").textContent = state.live ? told : ended;
@@ -95,9 +88,9 @@ export function showNow(run) {
     "validation loss": figure(last(rows.validation_loss)),
     "gradient norm": figure(last(rows.grad_norm)),
     "learning rate": figure(last(rows.lr)),
-    "tokens a second": count(mean(rows.tokens_per_second.slice(-RECENT))),
-    "seconds a step": seconds == null ? UNKNOWN : duration(seconds),
-    "communication hidden": percent(mean(rows.hidden.slice(-RECENT))),
+    "tokens a second": count(pace.tokens_per_second),
+    "seconds a step": duration(pace.seconds),
+    "communication hidden": percent(pace.hidden),
     "time left": left == null ? null : duration(left),
     "last on the disk": state.live ? `step ${count(state.durable_step)}` : null,
     "since it came there": state.live ? duration(state.since_commit_seconds) : null,
