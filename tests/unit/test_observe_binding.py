@@ -194,3 +194,25 @@ def test_no_part_of_a_step_is_longer_than_the_step() -> None:
     step = mean_step(late)
     assert step is not None and step.seconds == 4.0
     assert sum(bound.seconds for bound in bounds_of(step)) <= step.seconds
+
+
+def test_a_long_step_counts_by_its_time() -> None:
+    """Nine steps of 0.1 s, and one of 10 s that alone writes, for 9.9 s of it."""
+    quick, slow = rows(0.05, (0.01, 0.01, 0.03), count=9), rows(0.05, (0.01, 0.01, 9.93), count=10)[-1:]
+    for row in (*quick[1:], *slow):
+        waited = 1.0 if row in slow else 0.0
+        row["server"] = served(0.04, disk=(0.0, 9.9 * waited), states=waited) | {"threads": 2, "written_bytes": waited}
+    step = mean_step([*quick, *slow])
+    assert step is not None and step.served is not None
+    assert step.served.writing == pytest.approx(9.9 / 10.9)  # of all ten steps' seconds, not the mean of their shares
+    assert step.served.updating == pytest.approx(0.4 / 21.8)
+    assert step.served.states_waited == pytest.approx(9.95 / 10.4) and step.served.written_bytes == 0.1
+    assert bounds_of(step)[0].part is Part.DISK
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_what_was_waited_for_counts_by_the_waits_where_there_are_some(seconds: float) -> None:
+    without = rows(1.0, (0.0, 0.0, 0.0), server=served(pulls=0.0), count=1)
+    waiting = rows(1.0, (seconds, 0.0, 0.0), server=served(pulls=0.5), count=1)
+    step = mean_step([*without, *waiting[1:]])
+    assert step is not None and step.served is not None and step.served.pulls_waited == (0.5 if seconds else 0.25)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -114,34 +114,30 @@ def _mean_bytes(pairs: Sequence[tuple[Row, Row]], name: str) -> float:
 
 
 def _mean_served(rows: Sequence[Row]) -> Served | None:
-    found = list(_served(rows))
-    if not found:
+    """Return what a server did in the mean: seconds over seconds, so that a long step counts by its time.
+
+    Shares of what was waited for count by the time for which the step waited: they are to say what that was spent on.
+    """
+    told = [(row, row["server"]) for row in rows if row.get("server") and row["server"].keys() >= SERVED]
+    if not told:
         return None
+    parts = [part for _, part in told]
+    seconds = sum(row["seconds"] for row, _ in told)
+    thread_seconds = sum(part["threads"] * row["seconds"] for row, part in told)
+    waits = [sum(row["slowest"]["wait_seconds"]) for row, _ in told]
     return Served(
-        read_bytes=fmean(each.read_bytes for each in found),
-        written_bytes=fmean(each.written_bytes for each in found),
-        reading=fmean(each.reading for each in found),
-        writing=fmean(each.writing for each in found),
-        updating=fmean(each.updating for each in found),
-        threads=found[-1].threads,
-        pulls_waited=fmean(each.pulls_waited for each in found),
-        states_waited=fmean(each.states_waited for each in found),
-        shared_memory=found[-1].shared_memory,
+        read_bytes=fmean(part["read_bytes"] for part in parts),
+        written_bytes=fmean(part["written_bytes"] for part in parts),
+        reading=min(1.0, sum(part["read_seconds"] for part in parts) / seconds),
+        writing=min(1.0, sum(part["write_seconds"] for part in parts) / seconds),
+        updating=sum(part["update_seconds"] for part in parts) / thread_seconds,
+        threads=parts[-1]["threads"],
+        pulls_waited=_weighted([part["pulls_waited"] for part in parts], waits),
+        states_waited=_weighted([part["states_waited"] for part in parts], waits),
+        shared_memory=parts[-1]["shared_memory"],
     )
 
 
-def _served(rows: Sequence[Row]) -> Iterator[Served]:
-    for row in rows:
-        part = row.get("server")
-        if part and part.keys() >= SERVED:
-            yield Served(
-                part["read_bytes"],
-                part["written_bytes"],
-                min(1.0, part["read_seconds"] / row["seconds"]),
-                min(1.0, part["write_seconds"] / row["seconds"]),
-                part["update_seconds"] / (part["threads"] * row["seconds"]),
-                part["threads"],
-                part["pulls_waited"],
-                part["states_waited"],
-                part["shared_memory"],
-            )
+def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the mean of some values by their weights; the plain one where none weighs anything."""
+    return fmean(values, weights if sum(weights) > 0 else None)

@@ -36,15 +36,16 @@ class Part(Enum):
 
 
 class Served(NamedTuple):
-    """A server's counts in a step, as means.
+    """A server's counts in a step, as means; shares are of the time of all steps together.
 
     Attributes:
         read_bytes, written_bytes: of its store.
         reading, writing: shares of the step in which reads, and writes, were under way.
         updating: share of its update threads' time in which they updated.
         threads: number of these.
-        pulls_waited: share of pulls that found their block not in memory, or not updated yet.
-        states_waited: share of chunks whose gradient was there before their states.
+        pulls_waited: share of pulls that found their block not in memory, or not updated yet; each step counts by its
+            waits.
+        states_waited: share of chunks whose gradient was there before their states; likewise.
         shared_memory: workers share this memory, so that no link lies between.
     """
 
