@@ -92,7 +92,9 @@ def test_a_live_run_is_seen_and_then_its_end(tmp_path: Path) -> None:
         assert next(record for record in records if record["state"].get("step") == 2)["anew"] is False
         session.close()
         ended = next(record for record in records if not record["state"]["live"])
-        assert ended["state"] == {"live": False, "ended": True, "why": "is not under way; its folder tells no steps"}
+        assert ended["state"] == {
+            "live": False, "ended": True, "why": "is not under way; its folder tells no steps", "alerts": []
+        }  # fmt: skip
 
 
 def test_only_the_token_opens_the_page_and_nothing_else_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_watch_runs import status, watched
+from tests.unit.test_watch_runs import status, watched, write_alert
 
 from luwu.core.errors import ConfigError
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
@@ -89,3 +89,27 @@ def test_what_a_step_writes_is_that_of_the_last_20_rows(tmp_path: Path, monkeypa
     run = watched(tmp_path, monkeypatch, ConfigError(""))
     run.refresh()
     assert run.wear is not None and run.wear["stores"][0]["step_bytes"] == 500
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{}, {}], "after step 2 of 9, and goes on from there when it is started again"),
+        ([{}] * 9, "after all of its 9 steps"),
+        ([], ""),
+    ],
+)
+def test_a_run_that_has_failed_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], words: str
+) -> None:
+    write_rows(tmp_path, *rows)
+    (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
+    write_alert(tmp_path, "slow_steps", "raised", 150.0)
+    write_alert(tmp_path, "run_failed", "raised", 150.0)
+    run = watched(tmp_path, monkeypatch, ConfigError(""))
+    run.refresh()
+    state = run.update(Cursor())[0]["state"]
+    assert state["ended"] and state["alerts"] == ["slow_steps is raised", "run_failed is raised"]
+    assert state["why"].endswith(words)
+    assert state["why"].startswith("failed on " if rows else "has failed; its folder tells no steps")
+    assert text_of([run]).endswith("\n  slow_steps is raised\n  run_failed is raised")

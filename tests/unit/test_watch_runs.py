@@ -169,9 +169,8 @@ def test_a_run_without_a_server_has_its_rows(
     run.refresh()
     record, _ = run.update(Cursor())
     assert run.unseen is None  # as its rows are there
-    assert record["state"] == {"live": False, "ended": isinstance(error, ConfigError), "why": why} and record["rows"][
-        "step"
-    ] == [1, 2]
+    assert record["state"] == {"live": False, "ended": isinstance(error, ConfigError), "why": why, "alerts": []}
+    assert record["rows"]["step"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -337,6 +336,7 @@ def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: 
     assert record["state"] == {
         "live": False, "ended": False,
         "why": f"{tmp_path}/metrics.jsonl: cannot be read: Too many levels of symbolic links",
+        "alerts": ["disk is raised"],
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.launch.asking import ask_run, has_no_server
 from luwu.launch.run_paths import RunPaths
+from luwu.observe.alerts import FAILED
 from luwu.observe.binding import RECENT, binding_sentence
 from luwu.watch.columns import Columns
 from luwu.watch.disks import identify_disk, look_at_disks
@@ -75,7 +76,9 @@ class WatchedRun:
         self._first: Sample | None = None  # since which the server's counts have grown
         self._wear: dict[str, Any] | None = None
         self._refusal: LuwuError | None = ServerError(f"{where}: its server has not answered yet")
-        self._state: dict[str, Any] = {"live": False, "ended": False, "why": "its server has not answered yet"}
+        self._state: dict[str, Any] = {
+            "live": False, "ended": False, "why": "its server has not answered yet", "alerts": []
+        }  # fmt: skip
 
     def refresh(self) -> None:
         """Read what is new in the folder, of a long file for a second, and ask the server."""
@@ -84,6 +87,7 @@ class WatchedRun:
             return  # whose server may take seconds not to answer: it is asked again once the file is read
         self._asked = True
         state, names, sample = self._ask()
+        state["alerts"] = [] if self._folder is None else list(self._folder.alerts.standing.values())
         if unreadable and not state["live"]:
             state["why"] = unreadable
         wear = self._look_at_wear(sample)
@@ -201,14 +205,14 @@ class WatchedRun:
         self._links = links
         now = replace(now, figures=dict(reply.figures), links=links)
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
-        alerts = [] if folder is None else list(folder.alerts.standing.values())
         first_step = 0 if folder is None else folder.first_step(reply.step)
-        state = run_record(reply, self._sample, now, shares, first_step)
-        return state | {"alerts": alerts}, tuple(reply.block_names), now
+        return run_record(reply, self._sample, now, shares, first_step), tuple(reply.block_names), now
 
     def _ended(self, folder: WatchedFolder) -> str:
         steps = [row["step"] for row in folder.recent if row.get("committed") and isinstance(row["step"], int)]
-        return ended_words(steps[-1] if steps else None, self.settings.get("run.steps"), folder.written_at())
+        failed = FAILED in folder.alerts.standing
+        last = steps[-1] if steps else None
+        return ended_words(last, self.settings.get("run.steps"), folder.written_at(), failed=failed)
 
     def _look_at_wear(self, now: Sample) -> dict[str, Any] | None:
         """Return the wear of the store's disks, from the run folder and from what its server has counted."""

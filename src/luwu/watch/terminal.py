@@ -39,6 +39,8 @@ def lines_of(run: WatchedRun) -> Iterator[str]:
         yield f"  {_figures(rows)}"
     if state["live"]:
         yield from _live_lines(state)
+    else:
+        yield from (f"  {alert}" for alert in state["alerts"])
     if run.wear is not None:
         yield from _wear_lines(run.wear)
 
