@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from luwu.watch.columns import Columns, thin
+from luwu.watch.columns import CURVES, LAST_ROWS, Columns, thin
 from luwu.watch.disks import DiskCounts, disk_of, look_at_disks, read_disk
 from luwu.watch.logs import MOST_BYTES, MOST_LINES, Line, Logs, level_of
 from luwu.watch.tails import LONGEST_BYTES, READ_BYTES, Tail
@@ -35,17 +35,37 @@ def test_a_thinned_curve_keeps_its_shape_and_its_validations() -> None:
     loss[5] = math.nan
     validation = [math.nan] * len(loss)
     validation[::1000] = [4.0] * 100
-    chosen = thin(loss, validation, 0, 3000)
+    committed = [1.0] * len(loss)
+    chosen = thin([loss, loss], committed, validation, 0, 3000)
     assert chosen == sorted(set(chosen))
     assert len(chosen) <= 3000 + 100 + 1
     assert {44_321, 77_777, len(loss) - 1} <= set(chosen)
     assert set(range(0, 100_000, 1000)) <= set(chosen)
-    assert thin(loss, validation, 99_000, 3000) == list(range(99_000, 100_000))
+    assert thin([loss], committed, validation, 99_000, 3000) == list(range(99_000, 100_000))
+
+
+def test_the_peaks_of_every_curve_stay_in_a_thinned_run() -> None:
+    generator = random.Random(0)
+    peaks = {name: generator.randrange(20_000) for name in CURVES}
+    deeps = {name: generator.randrange(20_000) for name in CURVES}
+    columns = Columns()
+    for attempt in range(20_000):
+        row: dict[str, object] = {name: generator.uniform(1.0, 2.0) for name in CURVES}
+        row |= {name: 500.0 for name in CURVES if peaks[name] == attempt}
+        row |= {name: 0.25 for name in CURVES if deeps[name] == attempt}
+        columns.append(row | {"attempt": attempt, "step": attempt, "committed": True})
+        for value in (900.0, 0.0, math.inf):  # no curve has a step that was rolled back
+            columns.append(dict.fromkeys(CURVES, value) | {"step": attempt, "committed": False})
+    rows = columns.thinned(0, 3000)
+    assert len(rows["step"]) <= 3000 + LAST_ROWS + 1
+    for name in CURVES:
+        drawn = [value for value, done in zip(rows[name], rows["committed"], strict=True) if done == 1]
+        assert (min(drawn), max(drawn)) == (0.25, 500.0), name
 
 
 def test_many_validations_are_thinned_too() -> None:
     rows = [1.0] * 50_000
-    assert len(thin(rows, rows, 0, 1000)) <= 2 * 1000 + 1
+    assert len(thin([rows, rows], rows, rows, 0, 1000)) <= 2 * 1000 + 1
 
 
 def test_a_tail_gives_whole_lines_once(tmp_path: Path) -> None:
@@ -190,7 +210,7 @@ def test_the_figures_of_now_are_in_a_thinned_curve() -> None:
     rows = 50_000
     validation = [math.nan] * rows
     validation[3::7] = [4.0] * len(range(3, rows, 7))
-    chosen = thin([1.0] * rows, validation, 0, 1000)
+    chosen = thin([[1.0] * rows], [1.0] * rows, validation, 0, 1000)
     last = max(row for row in range(rows) if validation[row] == 4.0)
     assert {last, *range(rows - 20, rows)} <= set(chosen)
     columns = Columns()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 COLUMNS = (
     "step", "committed", "loss", "validation_loss", "grad_norm", "lr", "tokens_per_second", "seconds", "hidden",
 )  # fmt: skip
 """Columns that are kept, as metrics.jsonl names them."""
+
+CURVES = ("loss", "grad_norm", "lr", "tokens_per_second", "seconds", "hidden")
+"""Columns that a page draws, beside the validation loss; the loss has most of the rows of a thinned run."""
 
 _TYPES = {"step": "d"}
 _TYPE = "f"  # whose seven digits are more than a page shows
@@ -47,32 +50,60 @@ class Columns:
 
     def thinned(self, first: int, most: int) -> ColumnValues:
         """Return the rows from ``first`` on; where there are more than ``most``, those that a chart's shape needs."""
-        rows = thin(self._values["loss"], self._values["validation_loss"], first, most)
+        values = self._values
+        rows = thin([values[name] for name in CURVES], values["committed"], values["validation_loss"], first, most)
         return {name: [_known(values[row]) for row in rows] for name, values in self._values.items()}
 
 
-def thin(loss: Sequence[float], validation: Sequence[float], first: int, most: int) -> list[int]:
+def thin(
+    curves: Sequence[Sequence[float]],
+    committed: Sequence[float],
+    validation: Sequence[float],
+    first: int,
+    most: int,
+) -> list[int]:
     """Choose rows from ``first`` on, ascending, ``most`` of them or a few more.
 
-    Of each of many equal parts of the rows these are the one of least loss, that of the largest, and the last one. Rows
-    with a validation loss come to them, ``most`` and the last one at most, and the last rows. NaN stands for an unknown
-    value.
+    The rows are divided into many equal parts. Of each of them these are the rows of least and of largest value of each
+    curve, and the last one; the first curve has more and smaller parts than the others. Rows with a validation loss
+    come to them, ``most`` and the last one at most, and the last rows.
+
+    Args:
+        curves: values of each curve, by row, in the order of their weight. NaN stands for an unknown value.
+        committed: 1 for each row whose step was committed: others are in no curve.
+        validation: validation losses.
+        first: the first row.
+        most: rows that are wanted.
     """
-    end = len(loss)
+    end = len(committed)
     if end - first <= most:
         return list(range(first, end))
-    parts = max(1, most // _BUCKET_ROWS)
+    main, *others = curves
+    half = most // 2  # for the curve that is looked at most
     chosen: set[int] = {first}
-    for part in range(parts):
-        rows = range(first + (end - first) * part // parts, first + (end - first) * (part + 1) // parts)
-        known = [row for row in rows if not math.isnan(loss[row])]
-        if known:
-            chosen |= {min(known, key=loss.__getitem__), max(known, key=loss.__getitem__)}
-        chosen.add(rows[-1])
+    for rows in _parts(first, end, half // _BUCKET_ROWS):
+        chosen |= {*_extremes(main, committed, rows), rows[-1]}
+    for curve in others:
+        for rows in _parts(first, end, half // (2 * len(others))):
+            chosen |= _extremes(curve, committed, rows)
     validated = [row for row in range(first, end) if not math.isnan(validation[row])]
     chosen |= {*validated[:: max(1, -(-len(validated) // most))], *validated[-1:]}
     chosen |= set(range(max(first, end - LAST_ROWS), end))
     return sorted(chosen)
+
+
+def _parts(first: int, end: int, parts: int) -> Iterator[range]:
+    parts = max(1, parts)
+    for part in range(parts):
+        yield range(first + (end - first) * part // parts, first + (end - first) * (part + 1) // parts)
+
+
+def _extremes(curve: Sequence[float], committed: Sequence[float], rows: range) -> set[int]:
+    """Return the rows of the least and of the largest value that are drawn; empty where none is."""
+    within = slice(rows.start, rows.stop)
+    drawn = [value if done == 1 else math.nan for value, done in zip(curve[within], committed[within], strict=True)]
+    known = [value for value in drawn if -math.inf < value < math.inf]
+    return {rows[drawn.index(value)] for value in (min(known), max(known))} if known else set()
 
 
 def number_of(value: object) -> float:
