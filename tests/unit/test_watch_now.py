@@ -13,8 +13,10 @@ from tests.unit.test_watch_runs import status, watched, write_alert
 from luwu.core.errors import ConfigError
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
 from luwu.watch.pace import Pace, pace_of
+from luwu.watch.pages import json_text
 from luwu.watch.runs import Cursor
 from luwu.watch.terminal import text_of
+from luwu.watch.wear import writes_of_rows
 
 
 def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
@@ -113,3 +115,32 @@ def test_a_run_that_has_failed_is_said_to(
     assert state["why"].endswith(words)
     assert state["why"].startswith("failed on " if rows else "has failed; its folder tells no steps")
     assert text_of([run]).endswith("\n  slow_steps is raised\n  run_failed is raised")
+
+
+def test_damaged_rows_and_settings_keep_no_run_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {"seconds": 1.0, "tokens": 100, "server": {"written_bytes": 500}}
+    write_rows(tmp_path, whole, whole | {"server": {"written_bytes": math.inf}}, whole | {"seconds": math.inf})
+    write_rows(tmp_path, *[whole | {"seconds": 1e308, "server": {"written_bytes": 1e308}}] * 2)
+    (tmp_path / "config.toml").write_text('[run]\nstores = ["a\\u0000b", "store"]\n')
+    (tmp_path / "run-id").write_text("it\n")
+    (tmp_path / "written.json").write_text('{"bytes": 100}')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+    for answer in (ConfigError(""), status(figures={"luwu_server_memory_bytes": math.inf})):
+        run = watched(tmp_path, monkeypatch, answer)
+        run.refresh()
+        record, _ = run.update(Cursor())
+        told = json.loads(json_text(record), parse_constant=pytest.fail)
+        assert told["rows"]["step"] == [1, 2, 3, 1, 2] and len(told["wear"]["stores"]) == 1
+        assert text_of([run])
+    assert told["state"]["server_memory_bytes"] is None and told["state"]["workers"] == 2
+
+
+def test_a_record_for_the_page_has_no_number_that_a_browser_refuses() -> None:
+    record = {"a": [1.5, math.inf], "b": {"c": (-math.inf, math.nan, "x", None, True)}}
+    assert json.loads(json_text(record)) == {"a": [1.5, None], "b": {"c": [None, None, "x", None, True]}}
+
+
+def test_what_a_step_writes_is_of_rows_whose_counts_are_finite() -> None:
+    rows = [{"seconds": 2.0, "server": {"written_bytes": written}} for written in (10, math.inf, 30)]
+    assert writes_of_rows([*rows, {"seconds": math.inf, "server": {"written_bytes": 99}}]) == (20.0, 2.0)

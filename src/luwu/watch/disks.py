@@ -26,7 +26,7 @@ def disk_of(folder: Path) -> str | None:
     """Return the kernel's number of the disk that a folder lies on, ``major:minor``; None: there is no such folder."""
     try:
         device = folder.stat().st_dev
-    except OSError:
+    except (OSError, ValueError):  # a damaged setting may have a name that no folder can have
         return None
     return f"{os.major(device)}:{os.minor(device)}"
 

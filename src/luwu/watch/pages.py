@@ -7,9 +7,11 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -172,7 +174,7 @@ class Pages:
                     if follower.turn != turns[number]:
                         turns[number] = follower.turn
                         record, cursors[number] = await asyncio.to_thread(follower.run.update, cursors[number])
-                        yield f"data: {json.dumps({'run': number, **record})}\n\n".encode()
+                        yield f"data: {json_text({'run': number, **record})}\n\n".encode()
                 async with self._changed:
                     await self._changed.wait_for(
                         lambda: self._ended or any(each.turn != turns[number] for number, each in followers.items())
@@ -192,6 +194,22 @@ class _Events(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         async with contextlib.aclosing(self._events):
             await super().stream_response(send)
+
+
+def json_text(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON, with null in the place of NaN and infinity, which a browser refuses."""
+    try:
+        return json.dumps(record, allow_nan=False)
+    except ValueError:  # seldom, as of a damaged row
+        return json.dumps(_finite(record), allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _with_headers(send: Send) -> Send:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from luwu.core.errors import ConfigError
@@ -39,9 +39,9 @@ def writes_of_rows(rows: Iterable[Mapping[str, Any]]) -> StepWrites | None:
         server = row.get("server")
         written = number_of(server.get("written_bytes")) if isinstance(server, Mapping) else number_of(None)
         seconds = number_of(row.get("seconds"))
-        if written >= 0 and seconds > 0:
+        if 0 <= written < math.inf and 0 < seconds < math.inf:
             told.append(StepWrites(written, seconds))
-    return StepWrites(*map(fmean, zip(*told, strict=True))) if told else None
+    return StepWrites(*(sum(values) / len(told) for values in zip(*told, strict=True))) if told else None
 
 
 def writes_between(first: Sample | None, now: Sample) -> StepWrites | None:
