@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from tests.unit.test_watch_runs import status, watched, write_alert
 
+from luwu.control import control_pb2 as pb
 from luwu.core.errors import ConfigError
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
+from luwu.watch import runs as watch_runs
 from luwu.watch.pace import Pace, pace_of
 from luwu.watch.pages import json_text
-from luwu.watch.runs import Cursor
+from luwu.watch.runs import Cursor, WatchedRun
 from luwu.watch.terminal import text_of
 from luwu.watch.wear import writes_of_rows
 
@@ -144,3 +146,38 @@ def test_a_record_for_the_page_has_no_number_that_a_browser_refuses() -> None:
 def test_what_a_step_writes_is_of_rows_whose_counts_are_finite() -> None:
     rows = [{"seconds": 2.0, "server": {"written_bytes": written}} for written in (10, math.inf, 30)]
     assert writes_of_rows([*rows, {"seconds": math.inf, "server": {"written_bytes": 99}}]) == (20.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        ({"loss": None, "seconds": 1.0, "committed": False}, "loss not finite  norm 1"),
+        ({"loss": None, "seconds": None, "committed": None}, "loss 2  norm 1"),  # nobody reported it
+        ({"loss": 3.0, "seconds": 1.0}, "loss 3  norm 1"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_said_to_be_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], word: str
+) -> None:
+    write_rows(tmp_path, {"seconds": 1.0, "grad_norm": 1.0}, row)
+    run = watched(tmp_path, monkeypatch, ConfigError(""))
+    run.refresh()
+    assert f"  {word}" in text_of([run])
+    assert run.update(Cursor())[0]["loss_is_finite"] is ("not" not in word)
+
+
+def test_rates_are_by_the_time_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slow = 0.0, iter((0.0, 3.0, 0.0))
+
+    def answer(*_: object, **__: object) -> pb.StatusReply:
+        nonlocal now
+        now += next(slow)
+        return status(figures={"luwu_server_pulled_bytes_total": 1e6 * now})
+
+    monkeypatch.setattr(watch_runs, "ask_run", answer)
+    run = WatchedRun("luwu://localhost:7", clock=lambda: now)
+    run.refresh()
+    for _ in range(2):
+        now += 1.0
+        run.refresh()
+        assert run.state["traffic"]["pulled"] == 1e6

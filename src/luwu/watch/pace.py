@@ -34,6 +34,14 @@ def pace_of(rows: Sequence[Mapping[str, Any]]) -> Pace:
     )
 
 
+def has_finite_loss(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return False where the last attempt's loss was infinite or no number, which its row has null for.
+
+    A row of an attempt that nobody reported lacks its time, too: its loss is not known.
+    """
+    return not rows or rows[-1].get("loss", 0.0) is not None or rows[-1].get("seconds") is None
+
+
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
     known = [pair for pair in pairs if math.isfinite(pair[0])]
     ratio = sum(count for count, _ in known) / sum(over for _, over in known) if known else math.nan

@@ -23,7 +23,7 @@ from luwu.watch.disks import identify_disk, look_at_disks
 from luwu.watch.ended import ended_words
 from luwu.watch.folder import WatchedFolder
 from luwu.watch.links import Link, links_told, next_links
-from luwu.watch.pace import Pace, pace_of
+from luwu.watch.pace import Pace, has_finite_loss, pace_of
 from luwu.watch.state import Sample, run_record
 from luwu.watch.wear import WRITTEN, StoreFolder, endurance_of, wear_record, writes_between, writes_of_rows
 
@@ -140,6 +140,7 @@ class WatchedRun:
                 "state": self._state,
                 "wear": self._wear,
                 "binding": self.binding,
+                "loss_is_finite": self.reading is not None or has_finite_loss(self.recent),
                 "pace": (Pace() if self.reading is not None else pace_of(self.recent))._asdict(),
             }
             lines = 0 if folder is None else folder.logs.count
@@ -188,25 +189,28 @@ class WatchedRun:
 
     def _ask(self) -> tuple[dict[str, Any], tuple[str, ...], Sample]:
         folder = self._folder
-        now = Sample(self._clock(), disks=look_at_disks([] if folder is None else folder.stores))
         try:
             reply = ask_run(self.where, self._credentials, look=True)
         except LuwuError as error:
             if folder is not None and isinstance(error, ConfigError) and has_no_server(Path(self.where)):
                 self._refusal = None
-                return {"live": False, "ended": True, "why": self._ended(folder)}, (), now
+                return {"live": False, "ended": True, "why": self._ended(folder)}, (), self._sample_now()
             self._refusal = error
-            return {"live": False, "ended": False, "why": str(error)}, (), now
+            return {"live": False, "ended": False, "why": str(error)}, (), self._sample_now()
         except OSError as error:  # of job.json
             self._refusal = ConfigError(_unreadable(error))
-            return {"live": False, "ended": False, "why": _unreadable(error)}, (), now
+            return {"live": False, "ended": False, "why": _unreadable(error)}, (), self._sample_now()
         self._refusal = None
         links = next_links(self._links, links_told(reply))
         self._links = links
-        now = replace(now, figures=dict(reply.figures), links=links)
+        now = replace(self._sample_now(), figures=dict(reply.figures), links=links)
         shares = _shares_of(folder.recent[-1]) if folder is not None and folder.recent else []
         first_step = 0 if folder is None else folder.first_step(reply.step)
         return run_record(reply, self._sample, now, shares, first_step), tuple(reply.block_names), now
+
+    def _sample_now(self) -> Sample:
+        """Return the time and the disks' counts; after an answer, which may have taken seconds to come."""
+        return Sample(self._clock(), disks=look_at_disks([] if self._folder is None else self._folder.stores))
 
     def _ended(self, folder: WatchedFolder) -> str:
         steps = [row["step"] for row in folder.recent if row.get("committed") and isinstance(row["step"], int)]

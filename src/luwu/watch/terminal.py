@@ -13,7 +13,7 @@ from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
 from luwu.plan.wear import DAY_SECONDS
 from luwu.watch.columns import number_of
-from luwu.watch.pace import pace_of
+from luwu.watch.pace import has_finite_loss, pace_of
 from luwu.watch.runs import WatchedRun
 
 TRANSPORTS = {"shm": "shared memory", "tcp": "TCP", "udp": "UDP"}
@@ -47,7 +47,10 @@ def lines_of(run: WatchedRun) -> Iterator[str]:
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
     named = {"loss": "loss", "norm": "grad_norm", "lr": "lr"}
-    words = [f"{word} {values[-1]:.4g}" for word, name in named.items() if (values := _known(rows, name))]
+    found = {word: f"{values[-1]:.4g}" for word, name in named.items() if (values := _known(rows, name))}
+    if not has_finite_loss(rows):
+        found = {"loss": "not finite", **{word: value for word, value in found.items() if word != "loss"}}
+    words = [f"{word} {value}" for word, value in found.items()]
     if (speed := pace_of(rows).tokens_per_second) is not None:
         words.append(f"tokens/s {speed:,.0f}")
     if validated := _known(rows, "validation_loss"):

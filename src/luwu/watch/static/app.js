@@ -18,7 +18,7 @@ let chosen = []; // the first one fills the panels; all are in the charts
 function makeRun(listed, index) {
   return {
     ...listed, index, rows: null, state: { live: false, ended: false, why: "it has not been asked yet" }, settings: {}, blockNames: [], log: [],
-    binding: "", rolledBack: 0, reading: null, wear: null, pace: {},
+    binding: "", rolledBack: 0, reading: null, wear: null, pace: {}, lossIsFinite: true,
   };
 }
 
@@ -35,6 +35,7 @@ function take(run, record) {
   run.reading = record.reading;
   run.wear = record.wear;
   run.pace = record.pace;
+  run.lossIsFinite = record.loss_is_finite;
   run.rolledBack = record.rolled_back;
   run.log = keepLog(run.log, record.log);
   if (run.rows.step.length > MOST_ROWS) follow();

@@ -84,7 +84,7 @@ export function showNow(run) {
   const rolledBack = state.live ? state.rolled_back : run.rolledBack;
   fill(byId("numbers"), {
     "step": steps == null ? count(step) : `${count(step)} of ${count(steps)}`,
-    "loss": figure(last(rows.loss)),
+    "loss": run.lossIsFinite ? figure(last(rows.loss)) : "not finite",
     "validation loss": figure(last(rows.validation_loss)),
     "gradient norm": figure(last(rows.grad_norm)),
     "learning rate": figure(last(rows.lr)),
