@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from luwu.control import control_pb2 as pb
@@ -28,6 +29,7 @@ class Core:
         self.given_up = False
         self.ended = False
         self.done: tuple[bytes, int, int, int] | None = None
+        self.step = 3
 
     def end_trace(self) -> None:
         self.ended = True
@@ -43,7 +45,7 @@ class Core:
         return self.done
 
     def stats(self) -> dict[str, Any]:
-        return {"network": {"packets_in": 5, "packets_out": 7, "resent": 1}}
+        return {"step": self.step, "network": {"packets_in": 5, "packets_out": 7, "resent": 1}}
 
 
 class Clock:
@@ -53,8 +55,11 @@ class Clock:
         return self.now
 
 
-def sent(count: int, last: bool = True, **fields: int) -> pb.TraceRecordsRequest:
-    return pb.TraceRecordsRequest(records=bytes(RECORD.itemsize * count), last=last, blocks=BLOCKS * last, **fields)
+def sent(count: int, last: bool = True, step: int = 4, **fields: int) -> pb.TraceRecordsRequest:
+    """Make a message with records of a step."""
+    records = np.zeros(count, RECORD)
+    records["step"] = step
+    return pb.TraceRecordsRequest(records=records.tobytes(), last=last, blocks=BLOCKS * last, **fields)
 
 
 def begun(workers: int, clock: Clock | None = None) -> tuple[RunTracing, Core]:
@@ -87,7 +92,7 @@ def test_a_trace_has_the_servers_records_and_those_of_all_workers() -> None:
         processes=[
             pb.ProcessTrace(name="server 1", records=bytes(size), dropped=7, blocks=BLOCKS),
             pb.ProcessTrace(
-                name="worker 0", records=bytes(3 * size), dropped=9, clock_ns=-5, clock_error_ns=2, blocks=BLOCKS
+                name="worker 0", records=sent(3).records, dropped=9, clock_ns=-5, clock_error_ns=2, blocks=BLOCKS
             ),
             pb.ProcessTrace(name="worker 1", blocks=BLOCKS),
         ],

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from luwu.control import control_pb2 as pb
 from luwu.control.link_counts import packet_counts
@@ -76,12 +78,20 @@ Sender = int | str
 """A worker's rank, or a switch's name: who sends records."""
 
 
+class _Piece(NamedTuple):
+    """Records of a trace, and whether there were some of an earlier one beside them, which are left out."""
+
+    request: pb.TraceRecordsRequest
+    earlier: bool
+
+
 @dataclass
 class _Trace:
     """A trace that is being made.
 
     ``waits`` are the workers and switches whose records are still to come, ``profiled`` is the worker that has a
-    profile, too.
+    profile, too. ``after_step`` is the step that was committed when it began: records of steps up to that one belong to
+    an earlier trace, as do the next records of the senders in ``cut``, up to their last.
     """
 
     sender_bytes: int
@@ -89,10 +99,12 @@ class _Trace:
     profiled: int | None
     switches: Sequence[TracedSwitch]
     waits: set[Sender]
+    cut: set[Sender]
+    after_step: int
     asked_at: float
     server: tuple[bytes, int, int, int] | None = None
     recorded_at: float = 0.0
-    pieces: dict[Sender, list[pb.TraceRecordsRequest]] = field(default_factory=dict)
+    pieces: dict[Sender, list[_Piece]] = field(default_factory=dict)
     packets: list[pb.PacketCounts] = field(default_factory=list)
     content: bytes | None = None
 
@@ -108,6 +120,7 @@ class RunTracing:
         self._clock = clock
         self._lock = threading.Lock()
         self._trace: _Trace | None = None
+        self._sending: set[Sender] = set()  # who has sent some records, and not the last of them
 
     def start(
         self,
@@ -118,7 +131,7 @@ class RunTracing:
         profiled: int | None = None,
         switches: Sequence[TracedSwitch] = (),
     ) -> None:
-        """Begin a trace; the one before it is forgotten, and given up if nobody asks for it any more.
+        """Begin a trace; the one before it is forgotten, if nobody asks for it any more.
 
         Args:
             core: the native server.
@@ -141,17 +154,19 @@ class RunTracing:
             raise ConfigError(f"limit: expected {LEAST_BYTES} to {MOST_BYTES} bytes, found {most_bytes}")
         with self._lock:
             now = self._clock()
+            if self._trace is not None and now - self._trace.asked_at < TIMEOUTS.trace_question_seconds:
+                raise StepOrderError("another trace of this run is under way; ask again when it is done")
             if self.under_way:
-                assert self._trace is not None
-                if now - self._trace.asked_at < TIMEOUTS.trace_question_seconds:
-                    raise StepOrderError("another trace of this run is under way; ask again when it is done")
                 core.give_trace_up()
             profile_bytes = 0 if profiled is None else most_bytes // 2
             waits: set[Sender] = {*ranks, *(switch.name for switch in switches)}
             sender_bytes = max(LEAST_BYTES, (most_bytes - profile_bytes) // max(1, len(waits)))
             records = sender_bytes // RECORD.itemsize
+            after_step = int(core.stats()["step"])
             core.start_trace(steps, most_bytes // RECORD.itemsize, records)
-            self._trace = _Trace(sender_bytes, profile_bytes, profiled, switches, waits, now)
+            self._trace = _Trace(
+                sender_bytes, profile_bytes, profiled, switches, waits, set(self._sending), after_step, now
+            )
             for switch in switches:
                 switch.tell(pb.Event(trace=pb.SwitchTrace(records=records)))
 
@@ -187,22 +202,29 @@ class RunTracing:
         if len(request.records) % RECORD.itemsize:
             raise ConfigError(f"records: expected a multiple of {RECORD.itemsize} bytes, found {len(request.records)}")
         with self._lock:
+            (self._sending.discard if request.last else self._sending.add)(sender)
             trace = self._trace
             if trace is None or sender not in trace.waits:
                 return
+            if sender in trace.cut:
+                if request.last:
+                    trace.cut.discard(sender)
+                return
             pieces = trace.pieces.setdefault(sender, [])
-            pieces.append(request)
-            profile_bytes = trace.profile_bytes + _TABLE_BYTES if trace.profiled == sender else 0
-            for what, most_bytes, size in (
-                ("records", trace.sender_bytes, sum(len(piece.records) for piece in pieces)),
-                ("profile", profile_bytes, sum(piece.profile.ByteSize() for piece in pieces)),
-            ):
-                if size > most_bytes:
-                    trace.waits.discard(sender)
-                    del trace.pieces[sender]
-                    raise ConfigError(f"{what}: expected at most {most_bytes} bytes, found more")
-            if request.last:
+            pieces.append(_without_earlier(sender, request, trace.after_step))
+            if trace.profiled != sender and any(piece.earlier for piece in pieces):
+                request.ClearField("profile")  # the earlier trace's
+            if why := _too_much(trace, sender, pieces):
                 trace.waits.discard(sender)
+                del trace.pieces[sender]
+                self._sending.discard(sender)  # who gets the error sends no more
+                raise ConfigError(why)
+            if not request.last:
+                return
+            if any(piece.earlier for piece in pieces) and not any(piece.request.records for piece in pieces):
+                del trace.pieces[sender]  # all of them are of an earlier trace: this one's are still to come
+                return
+            trace.waits.discard(sender)
 
     def answer(self, core: TracingCore, present: Iterable[Sender], blocks: Sequence[str], offset: int) -> pb.TraceReply:
         """Return a piece of the trace, or why it is not there yet.
@@ -252,7 +274,7 @@ class RunTracing:
         processes = [server]
         for sender, pieces in sorted(trace.pieces.items(), key=lambda found: _order(found[0])):
             if sender not in trace.waits:
-                processes.append(_joined(sender, pieces, blocks))
+                processes.append(_joined(sender, [piece.request for piece in pieces], blocks))
         missing = [_name_of(sender) for sender in sorted(trace.waits, key=_order)]
         whole = pb.RunTrace(first_step=first, last_step=last, processes=processes, missing=missing)
         trace.content = whole.SerializeToString()
@@ -270,7 +292,34 @@ def _name_of(sender: Sender) -> str:
     return sender if isinstance(sender, str) else f"worker {sender}"
 
 
-def _joined(sender: Sender, pieces: list[pb.TraceRecordsRequest], blocks: Sequence[str]) -> pb.ProcessTrace:
+def _without_earlier(sender: Sender, request: pb.TraceRecordsRequest, after_step: int) -> _Piece:
+    """Leave records of steps up to one out; a switch's do not tell their steps.
+
+    A worker does not see that a trace was given up for another one, and sends the records of both.
+    """
+    if isinstance(sender, str):
+        return _Piece(request, False)
+    records = np.frombuffer(request.records, RECORD)
+    kept = records[records["step"] > after_step]
+    if len(kept) == len(records):
+        return _Piece(request, False)
+    request.records = kept.tobytes()
+    return _Piece(request, True)
+
+
+def _too_much(trace: _Trace, sender: Sender, pieces: Sequence[_Piece]) -> str:
+    """Return an error's text where a sender has sent more than it was asked for; empty: it has not."""
+    profile_bytes = trace.profile_bytes + _TABLE_BYTES if trace.profiled == sender else 0
+    for what, most_bytes, size in (
+        ("records", trace.sender_bytes, sum(len(piece.request.records) for piece in pieces)),
+        ("profile", profile_bytes, sum(piece.request.profile.ByteSize() for piece in pieces)),
+    ):
+        if size > most_bytes:
+            return f"{what}: expected at most {most_bytes} bytes, found more"
+    return ""
+
+
+def _joined(sender: Sender, pieces: Sequence[pb.TraceRecordsRequest], blocks: Sequence[str]) -> pb.ProcessTrace:
     """Return a process's part of a trace. A switch knows the blocks by the server's numbers."""
     last = pieces[-1]
     switch = isinstance(sender, str)
