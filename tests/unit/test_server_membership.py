@@ -192,6 +192,15 @@ def test_a_call_of_a_lost_worker_does_not_take_the_place_of_the_next(keeping) ->
     assert members.joined == {0, 1} and members.missing == []
 
 
+def test_a_trace_learns_that_a_worker_is_lost_before_another_one_joins(keeping, monkeypatch) -> None:
+    members, core, _ = keeping
+    core.lost.set()
+    lost: list[tuple[int, set[int]]] = []
+    monkeypatch.setattr(members.tracing, "lose", lambda rank: lost.append((rank, members.joined)))
+    members.lose(1)
+    assert lost == [(1, {0, 1})] and members.joined == {0}
+
+
 def test_a_worker_that_has_another_model_leaves_the_run_untouched(keeping) -> None:
     members, core, _ = keeping
     core.lost.set()

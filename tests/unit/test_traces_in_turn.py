@@ -69,3 +69,29 @@ def test_who_was_refused_sends_the_next_trace_from_its_begin() -> None:
     made.take(0, sent(1))
     core.done = b"", 0, 4, 4
     assert whole_trace(made, core).processes[1].records == sent(1).records
+
+
+def test_a_trace_says_what_it_lacks_of_a_worker_that_another_one_came_for() -> None:
+    made, core = begun(3)
+    made.take(0, sent(1))
+    made.take(1, sent(1, last=False))
+    for rank in range(3):
+        made.lose(rank)  # of which the first one's records have come
+    made.take(1, sent(2, step=7))
+    made.take(2, sent(1))
+    core.done = b"", 0, 4, 8
+    found = pb.RunTrace.FromString(made.answer(core, (0, 1, 2), BLOCKS, 0).content)
+    assert [process.records for process in found.processes[1:]] == [
+        sent(1).records, sent(2, step=7).records, sent(1).records,
+    ]  # fmt: skip
+    assert list(found.missing) == ["worker 1 until step 6", "worker 2 in part"]
+
+
+def test_a_lost_worker_whom_nobody_came_for_is_missing_as_a_whole() -> None:
+    made, core = begun(2)
+    made.take(1, sent(1, last=False))
+    made.lose(1)
+    made.take(0, sent(1))
+    core.done = b"", 0, 4, 4
+    found = pb.RunTrace.FromString(made.answer(core, (0,), BLOCKS, 0).content)
+    assert list(found.missing) == ["worker 1"]

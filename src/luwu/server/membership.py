@@ -199,6 +199,7 @@ class Membership(Generic[CoreT]):
         """
         if self.vacancies.seconds > 0 and self._first_values and not self._closed and self.error() is None:
             self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
+            self.tracing.lose(rank)
             with self._changed:  # not before: whoever joins now finds the place as it is to be
                 self._admission.lose(rank)
                 end = until(self.vacancies.seconds)

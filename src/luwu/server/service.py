@@ -234,6 +234,8 @@ class ControlService(ABC, Generic[CallerT]):
     def TraceRecords(self, request: pb.TraceRecordsRequest, caller: CallerT) -> pb.TraceRecordsReply:  # noqa: N802
         """Take a worker's records of a trace, and tell the time."""
         worker = self.worker_of(caller)
+        if not worker.run.holds(worker.rank, worker.tenure):
+            raise lost_meanwhile(worker.rank)  # another one's records may come from this place
         return take_records(worker.run.tracing, worker.rank, request)
 
     @abstractmethod

@@ -91,7 +91,8 @@ class _Trace:
 
     ``waits`` are the workers and switches whose records are still to come, ``profiled`` is the worker that has a
     profile, too. ``after_step`` is the step that was committed when it began: records of steps up to that one belong to
-    an earlier trace, as do the next records of the senders in ``cut``, up to their last.
+    an earlier trace, as do the next records of the senders in ``cut``, up to their last. ``lost`` are workers whose
+    records went with them; another worker may have come to their place.
     """
 
     sender_bytes: int
@@ -106,6 +107,7 @@ class _Trace:
     recorded_at: float = 0.0
     pieces: dict[Sender, list[_Piece]] = field(default_factory=dict)
     packets: list[pb.PacketCounts] = field(default_factory=list)
+    lost: set[Sender] = field(default_factory=set)
     content: bytes | None = None
 
 
@@ -226,6 +228,16 @@ class RunTracing:
                 return
             trace.waits.discard(sender)
 
+    def lose(self, rank: int) -> None:
+        """Note that a worker is lost, before another one may come to its place: what it has recorded does not come."""
+        with self._lock:
+            self._sending.discard(rank)
+            trace = self._trace
+            if trace is not None and rank in trace.waits:
+                trace.pieces.pop(rank, None)
+                trace.cut.discard(rank)
+                trace.lost.add(rank)
+
     def answer(self, core: TracingCore, present: Iterable[Sender], blocks: Sequence[str], offset: int) -> pb.TraceReply:
         """Return a piece of the trace, or why it is not there yet.
 
@@ -271,11 +283,16 @@ class RunTracing:
             return f"the records of {' and '.join(counted(*each) for each in counts if each[0])}"
         records, dropped, first, last = trace.server
         server = pb.ProcessTrace(name=_NAME, records=records, dropped=dropped, blocks=blocks, packets=trace.packets)
-        processes = [server]
-        for sender, pieces in sorted(trace.pieces.items(), key=lambda found: _order(found[0])):
-            if sender not in trace.waits:
-                processes.append(_joined(sender, [piece.request for piece in pieces], blocks))
-        missing = [_name_of(sender) for sender in sorted(trace.waits, key=_order)]
+        come = {sender: pieces for sender, pieces in trace.pieces.items() if sender not in trace.waits}
+        joined = {
+            sender: _joined(sender, [piece.request for piece in come[sender]], blocks)
+            for sender in sorted(come, key=_order)
+        }
+        processes = [server, *joined.values()]
+        missing = [
+            _name_of(sender) if sender in trace.waits else _missing_of(joined[sender], first)
+            for sender in sorted(trace.waits | (trace.lost & joined.keys()), key=_order)
+        ]
         whole = pb.RunTrace(first_step=first, last_step=last, processes=processes, missing=missing)
         trace.content = whole.SerializeToString()
         trace.pieces.clear()
@@ -290,6 +307,14 @@ def _order(sender: Sender) -> tuple[bool, Sender]:
 
 def _name_of(sender: Sender) -> str:
     return sender if isinstance(sender, str) else f"worker {sender}"
+
+
+def _missing_of(process: pb.ProcessTrace, first_step: int) -> str:
+    """Return what a trace does not have of a worker that came for a lost one."""
+    steps = np.frombuffer(process.records, RECORD)["step"]
+    last_missing = int(steps.min()) - 1 if len(steps) else first_step - 1
+    # the step that the lost one was in was given up, and may be the one that the other began with
+    return f"{process.name} until step {last_missing}" if last_missing >= first_step else f"{process.name} in part"
 
 
 def _without_earlier(sender: Sender, request: pb.TraceRecordsRequest, after_step: int) -> _Piece:
