@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_run_is_asked(
     told = CliRunner().invoke(app, ["trace", "luwu://127.0.0.1:1", "--output", str(tmp_path / name)])
     assert told.exit_code == 2 and asked == []
     assert f"cannot be written: {words}; choose another file (luwu help LUWU-101)" in told.stderr
+
+
+def refuse(path: Path) -> bool:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_a_run_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_file", refuse)
+    for command in ("trace", "status"):
+        told = CliRunner().invoke(app, [command, str(tmp_path)])
+        assert told.exit_code == 2
+        assert f"{tmp_path}: expected a run folder, found one that cannot be read: Permission denied" in told.stderr
+
+
+def test_a_file_behind_a_folder_that_cannot_be_searched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(ConfigError, match="cannot be written: Permission denied"):
+        require_writable(tmp_path / "t.json")
 
 
 def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.unit.test_run_tracing import BLOCKS, BYTES, Clock, Core, begun, sent
 
 from luwu.control import control_pb2 as pb
+from luwu.control.tracing import trace_run
 from luwu.core.trace import RECORD
-from luwu.errors import ConfigError, StepOrderError
+from luwu.errors import ConfigError, ServerError, StepOrderError
 from luwu.server import tracing
 from luwu.server.tracing import RunTracing
 
@@ -95,3 +98,62 @@ def test_a_lost_worker_whom_nobody_came_for_is_missing_as_a_whole() -> None:
     core.done = b"", 0, 4, 4
     found = pb.RunTrace.FromString(made.answer(core, (0,), BLOCKS, 0).content)
     assert list(found.missing) == ["worker 1"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "most_bytes", "profiled", "words"),
+    [
+        (0, BYTES, None, "steps: expected 1 to 1000, found 0"),
+        (10**10, BYTES, None, "steps: expected 1 to 1000, found 10000000000"),
+        (21, BYTES, 0, "steps: expected 1 to 20 with a profile, found 21"),
+        (1, 1 << 70, None, "limit: expected 65536 to 1073741824 bytes, found 1180591620717411303424"),
+        (1, BYTES, -1, "profile-worker: expected a worker's number, 0 to 65534, found -1"),
+        (1, BYTES, 1 << 40, "profile-worker: expected a worker's number, 0 to 65534, found 1099511627776"),
+    ],
+)
+def test_no_server_is_asked_for_numbers_that_no_trace_has(
+    steps: int, most_bytes: int, profiled: int | None, words: str
+) -> None:
+    asked: list[pb.TraceRequest] = []
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        trace_run([asked.append], steps, most_bytes, lambda text: None, profile_worker=profiled)
+    assert asked == []
+
+
+class Server:
+    """A server of a job; ``fails`` tells by a request whether the answer is an error."""
+
+    def __init__(self) -> None:
+        self.made, self.core = RunTracing(Clock()), Core()
+        self.fails = lambda request: False
+
+    def ask(self, request: pb.TraceRequest) -> pb.TraceReply:
+        if self.fails(request):
+            raise ServerError("it does not answer")
+        if request.steps:
+            self.made.start(self.core, (), request.steps, request.most_bytes)
+            return pb.TraceReply(waits_for="the run's next steps")
+        if request.end and request.alone:
+            self.made.give_up(self.core)
+            return pb.TraceReply()
+        return self.made.answer(self.core, (), BLOCKS, request.offset)
+
+
+@pytest.mark.parametrize("steps", [3, 0])
+def test_servers_give_a_trace_up_when_it_fails_at_one_of_them(steps: int) -> None:
+    servers = [Server(), Server()]
+    servers[0].fails = lambda request: request.steps == steps and not request.end
+    asks = [server.ask for server in servers]
+    with pytest.raises(ServerError, match="it does not answer"):
+        trace_run(asks, 3, BYTES, lambda text: None, lambda seconds: None)
+    assert [server.core.given_up for server in servers] == [steps == 0, True]
+    for server in servers[1 if steps else 0 :]:
+        server.made.start(server.core, (), 3, BYTES)
+
+
+def test_a_trace_that_another_asker_has_begun_is_not_given_up() -> None:
+    servers = [Server(), Server()]
+    servers[1].made.start(servers[1].core, (), 3, BYTES)
+    with pytest.raises(StepOrderError, match="another trace"):
+        trace_run([server.ask for server in servers], 3, BYTES, lambda text: None)
+    assert not servers[1].core.given_up and servers[0].core.started == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -13,8 +14,7 @@ from luwu.control.credentials import TRACE_REQUEST, Credentials
 from luwu.control.questions import ask_proved, local_client
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError, ServerError
-
-_MANY_STEPS = 1000  # more than begin until the first server's trace is done
+from luwu.core.trace import MOST_STEPS, NOBODY, require_bounds
 
 Ask = Callable[[pb.TraceRequest], pb.TraceReply]
 """Function that sends a request for a trace, and returns the server's answer."""
@@ -75,30 +75,53 @@ def trace_run(
         wait: waits for a number of seconds between two questions.
         profile_worker: worker that runs torch.profiler, too; None: none does.
 
+    Where that fails, the servers give up what has begun.
+
     Raises:
-        ConfigError: ``steps`` is less than 1. ServerError: the run ends before the trace is done, or sends none.
+        ConfigError: a number is out of its range. ServerError: the run ends before the trace is done, or sends none.
         Others: what ``asks`` raise.
     """
-    if steps < 1:
-        raise ConfigError(f"steps: expected at least 1, found {steps}")
+    require_bounds(steps, most_bytes, with_profile=profile_worker is not None)
+    if profile_worker is not None and not 0 <= profile_worker < NOBODY:
+        raise ConfigError(f"profile-worker: expected a worker's number, 0 to {NOBODY - 1}, found {profile_worker}")
     first, *others = asks
-    for ask in others:
-        ask(pb.TraceRequest(steps=_MANY_STEPS, most_bytes=most_bytes, alone=True))
+    with _begun_traces() as begun:
+        for ask in others:  # more steps than begin until the first server's trace is done
+            ask(pb.TraceRequest(steps=MOST_STEPS, most_bytes=most_bytes, alone=True))
+            begun.append(ask)
 
-    def wait_for_first(seconds: float) -> None:
-        wait(seconds)
-        for ask in others:  # a trace that nobody asks for may be given up
-            ask(pb.TraceRequest())
+        def wait_for_first(seconds: float) -> None:
+            wait(seconds)
+            for ask in others:  # a trace that nobody asks for may be given up
+                ask(pb.TraceRequest())
 
-    begun = first(pb.TraceRequest(steps=steps, most_bytes=most_bytes, profile_worker=profile_worker))
-    found = _fetched(first, begun, _Saying(say), wait_for_first)
-    ended = [ask(pb.TraceRequest(end=True)) for ask in others]
-    saying = _Saying(say)
-    traces = [
-        _fetched(ask, reply, lambda reason: saying("the other servers"), wait)
-        for ask, reply in zip(others, ended, strict=True)
-    ]
+        reply = first(pb.TraceRequest(steps=steps, most_bytes=most_bytes, profile_worker=profile_worker))
+        begun.append(first)
+        found = _fetched(first, reply, _Saying(say), wait_for_first)
+        begun.remove(first)
+        ended = [ask(pb.TraceRequest(end=True)) for ask in others]
+        saying = _Saying(say)
+        traces = []
+        for ask, reply in zip(others, ended, strict=True):
+            traces.append(_fetched(ask, reply, lambda reason: saying("the other servers"), wait))
+            begun.remove(ask)
     return join_servers(found, traces)
+
+
+@contextmanager
+def _begun_traces() -> Iterator[list[Ask]]:
+    """Context manager: a list for those who have begun a trace; they give it up where an exception ends the body.
+
+    Else a trace that nobody fetches any more would keep the next one waiting.
+    """
+    begun: list[Ask] = []
+    try:
+        yield begun
+    except BaseException:
+        for ask in begun:
+            with suppress(LuwuError):
+                ask(pb.TraceRequest(end=True, alone=True))
+        raise
 
 
 class _Saying:

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from luwu.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from luwu.core.native import TraceRecorder
     from luwu.core.profiling import RunningProfile
+
+MOST_STEPS = 1000
+LEAST_BYTES = 1 << 16
+MOST_BYTES = 1 << 30
+"""Bounds of what may be asked for: attempts at steps, and bytes of records of a process."""
+
+MOST_PROFILED_STEPS = 20
+"""Most attempts of a trace with a profile: the memory that torch.profiler takes in the worker grows with them."""
 
 NONE = 0xFFFFFFFF
 """Number of no block and of no chunk."""
@@ -32,6 +42,15 @@ RECORD = np.dtype(
     ]
 )
 """A record as native/trace/recorder.h has it; times are of CLOCK_MONOTONIC, in nanoseconds."""
+
+
+def require_bounds(steps: int, most_bytes: int, *, with_profile: bool) -> None:
+    """Raise ConfigError for numbers of attempts at steps, and of bytes, that no trace may have."""
+    most_steps, words = (MOST_PROFILED_STEPS, " with a profile") if with_profile else (MOST_STEPS, "")
+    if not 1 <= steps <= most_steps:
+        raise ConfigError(f"steps: expected 1 to {most_steps}{words}, found {steps}")
+    if not LEAST_BYTES <= most_bytes <= MOST_BYTES:
+        raise ConfigError(f"limit: expected {LEAST_BYTES} to {MOST_BYTES} bytes, found {most_bytes}")
 
 
 class Kind(IntEnum):

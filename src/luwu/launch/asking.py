@@ -9,7 +9,7 @@ from luwu.control.address import SCHEME, parse_urls
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
 from luwu.control.status import ask_local_status, ask_status
-from luwu.core.errors import LuwuError, ServerError
+from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.run_paths import RunPaths
 
@@ -26,8 +26,8 @@ def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = 
         look: ask for blocks and figures, too.
 
     Raises:
-        ConfigError: no run is under way in the folder. ServerError: its server does not answer. AuthenticationError:
-        the key is not the server's.
+        ConfigError: no run is under way in the folder, or it cannot be read. ServerError: its server does not answer.
+        AuthenticationError: the key is not the server's.
     """
     if where.startswith(SCHEME):
         return ask_status(parse_urls(where)[0].url, credentials or Credentials(), look=look)
@@ -40,9 +40,20 @@ def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = 
 
 
 def server_of(folder: Path) -> ServerAccess | None:
-    """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run."""
+    """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run.
+
+    Raises:
+        ConfigError: the folder, or the file of its job, cannot be read.
+    """
     job = RunPaths(folder).job_path
-    return Job.read(job).server if job.is_file() else None
+    try:
+        found = job.is_file()
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: expected a run folder, found one that cannot be read: {error.strerror}; give this user "
+            "permission to read it, or name the run's server by its URL"
+        ) from None
+    return Job.read(job).server if found else None
 
 
 def has_no_server(folder: Path) -> bool:

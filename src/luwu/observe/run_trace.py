@@ -111,16 +111,22 @@ class RunEvents:
 
 def require_writable(path: Path) -> None:
     """Raise ConfigError where `write_run_trace` could not write, before there is a trace to lose. It writes nothing."""
+    try:
+        found = _why_not_writable(path)
+    except OSError as error:  # a folder on the way to it cannot be searched
+        raise _not_written(path, error) from None
+    if found:
+        raise _not_written(path, OSError(found, os.strerror(found)))
+
+
+def _why_not_writable(path: Path) -> int:
+    """Return the number of the error that writing a file would have, 0 for none; raises OSError."""
     folder = path.parent
     if path.is_dir():
-        found = errno.EISDIR
-    elif not folder.is_dir():
-        found = errno.ENOTDIR if folder.exists() else errno.ENOENT
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        found = errno.EACCES
-    else:
-        return
-    raise _not_written(path, OSError(found, os.strerror(found)))
+        return errno.EISDIR
+    if not folder.is_dir():
+        return errno.ENOTDIR if folder.exists() else errno.ENOENT
+    return 0 if os.access(path if path.exists() else folder, os.W_OK) else errno.EACCES
 
 
 def _not_written(path: Path, error: OSError) -> ConfigError:

@@ -67,7 +67,7 @@ class Joined(Protocol):
 
 
 def trace_of(run: Membership[Any], request: pb.TraceRequest, switches: Sequence[TracedSwitch] = ()) -> pb.TraceReply:
-    """Begin a trace of a run, or return a piece of the one that was begun.
+    """Begin a trace of a run, or return a piece of the one that was begun, or give it up.
 
     Args:
         run: the run.
@@ -85,6 +85,9 @@ def trace_of(run: Membership[Any], request: pb.TraceRequest, switches: Sequence[
             workers = range(0 if request.alone else run.workers)
             run.tracing.start(core, workers, request.steps, request.most_bytes, profiled, switches)
             return pb.TraceReply(waits_for="the run's next steps")
+        if request.end and request.alone:
+            run.tracing.give_up(core)
+            return pb.TraceReply()
         if request.end:
             run.tracing.end(core)
         present: list[Sender] = [*run.joined, *(switch.name for switch in switches)]

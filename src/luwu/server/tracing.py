@@ -14,16 +14,8 @@ from luwu.control import control_pb2 as pb
 from luwu.control.link_counts import packet_counts
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import ConfigError, ServerError, StepOrderError
-from luwu.core.trace import RECORD
+from luwu.core.trace import LEAST_BYTES, RECORD, require_bounds
 from luwu.core.words import counted
-
-MOST_STEPS = 1000
-LEAST_BYTES = 1 << 16
-MOST_BYTES = 1 << 30
-"""Bounds of what may be asked for: attempts at steps, and bytes of records of a process."""
-
-MOST_PROFILED_STEPS = 20
-"""Most attempts of a trace with a profile: the memory that torch.profiler takes in the worker grows with them."""
 
 PIECE_BYTES = 4 << 20
 """Bytes of a trace in one message."""
@@ -147,19 +139,14 @@ class RunTracing:
             ConfigError: a number that is out of its range. StepOrderError: another trace is under way.
         """
         ranks = set(workers)
-        most_steps, with_profile = (MOST_STEPS, "") if profiled is None else (MOST_PROFILED_STEPS, " with a profile")
-        if not 1 <= steps <= most_steps:
-            raise ConfigError(f"steps: expected 1 to {most_steps}{with_profile}, found {steps}")
+        require_bounds(steps, most_bytes, with_profile=profiled is not None)
         if profiled is not None and profiled not in ranks:
             raise ConfigError(f"profile-worker: expected 0 to {len(ranks) - 1}, found {profiled}")
-        if not LEAST_BYTES <= most_bytes <= MOST_BYTES:
-            raise ConfigError(f"limit: expected {LEAST_BYTES} to {MOST_BYTES} bytes, found {most_bytes}")
         with self._lock:
             now = self._clock()
             if self._trace is not None and now - self._trace.asked_at < TIMEOUTS.trace_question_seconds:
                 raise StepOrderError("another trace of this run is under way; ask again when it is done")
-            if self.under_way:
-                core.give_trace_up()
+            self._give_up(core)
             profile_bytes = 0 if profiled is None else most_bytes // 2
             waits: set[Sender] = {*ranks, *(switch.name for switch in switches)}
             sender_bytes = max(LEAST_BYTES, (most_bytes - profile_bytes) // max(1, len(waits)))
@@ -183,6 +170,20 @@ class RunTracing:
         with self._lock:
             if self.under_way:
                 core.end_trace()
+
+    def give_up(self, core: TracingCore) -> None:
+        """Forget the trace, as its asker does. Without a trace: nothing."""
+        with self._lock:
+            self._give_up(core)
+
+    def _give_up(self, core: TracingCore) -> None:
+        trace = self._trace
+        if self.under_way:
+            assert trace is not None
+            core.give_trace_up()
+            for switch in trace.switches:
+                switch.tell(pb.Event(trace=pb.SwitchTrace()))
+        self._trace = None
 
     def profile_bytes(self, sender: Sender) -> int:
         """Return the most bytes of a profile that the trace under way has of a worker; 0: it has none."""
