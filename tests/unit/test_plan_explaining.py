@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from luwu.core.manifest import BlockManifest, Manifest
 from luwu.errors import ConfigError
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
+from luwu.observe import metrics
 from luwu.observe.binding import mean_step
 from luwu.observe.bounds import Step
 from luwu.plan.disk_changes import DiskChanges, Moved
@@ -51,6 +54,12 @@ def step_of(*arguments: object, **more: object) -> Step:
         ),
         (step_of(0.4, (1.6, 0.0, 0.0)), {"link": 2.0, "batch": 2.0}),
         (step_of(0.8, (0.0, 0.0, 1.0)), {"link": 2.0, "batch": 2.0}),
+        (step_of(2.0, data=2.0), {"data": 100.0}),  # all of the step goes away
+        (step_of(2.0, others=0.0, rank=1), {"worker": 100.0, "balance": 100.0}),
+        (  # a disk that moved nothing has no bytes that could be fewer
+            step_of(0.0, (0.5, 0.5, 1.0), server={**served(states=0.8), "read_bytes": 0, "written_bytes": 0}),
+            {"disk": 2.0, "batch": 2.0},
+        ),
     ],
 )
 def test_gains(step: Step, gains: dict[str, float]) -> None:
@@ -127,12 +136,91 @@ def test_a_run_folder_is_explained(tmp_path: Path) -> None:
     "steps, problem",
     [
         ([], "expected steps in metrics.jsonl, found none"),
-        (rows(1.0, count=0), "rows of older versions do not tell"),
+        (rows(1.0, count=0), "rows of older versions and damaged ones do not tell"),
+        ([{**row, "slowest": 7} for row in rows(1.0)], "rows of older versions and damaged ones do not tell"),
     ],
 )
 def test_runs_without_steps_that_tell_are_refused(tmp_path: Path, steps: list[dict[str, object]], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         explain_run(made_run(tmp_path, steps))
+
+
+SLOWEST = {"rank": 0, "own_seconds": 9.0, "data_seconds": 0.0, "others_seconds": None, "wait_seconds": [0.0, 0.0, 0.0]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"slowest": 7},
+        {"slowest": "x"},
+        {"slowest": {"rank": 0}},
+        {"slowest": {**SLOWEST, "rank": [1]}},
+        {"slowest": {**SLOWEST, "wait_seconds": []}},
+        {"slowest": {**SLOWEST, "wait_seconds": [1.0, None, 1.0]}},
+        {"slowest": {**SLOWEST, "own_seconds": float("nan")}},
+        {"slowest": {**SLOWEST, "others_seconds": "x"}},
+        {"slowest": {**SLOWEST, "data_seconds": 10.0}},
+        {"server": [1]},
+        {"server": {**served(), "threads": 0}},
+        {"server": {**served(), "read_seconds": None}},
+        {"server": {**served(), "written_bytes": -1}},
+        {"tokens": None},
+        {"tokens": 10**399},
+        {"tokens": True},
+        {"seconds": "fast"},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"seconds": 0.0},
+        {"seconds": 5e-324},
+        {"seconds": -1},
+    ],
+)
+def test_damaged_rows_are_left_out(tmp_path: Path, damage: dict[str, object]) -> None:
+    whole = rows(0.5, (1.0, 0.5, 0.0), count=12)
+    expected = explain_run(made_run(tmp_path, whole))
+    step = [{**row, **damage} if row["step"] == 12 else row for row in rows(0.5, (1.0, 0.5, 0.0), count=14)]
+    found = explain_run(made_run(tmp_path, step))
+    assert found.step == expected.step._replace(steps=10) and found.bounds == expected.bounds
+    with pytest.raises(ConfigError, match="damaged ones do not tell"):
+        explain_run(made_run(tmp_path, [{**row, **damage} for row in whole]))
+
+
+@pytest.mark.parametrize("damage", ["x", None, -1, 10**399])
+def test_bytes_that_are_none_are_not_counted(tmp_path: Path, damage: object) -> None:
+    told = rows(0.5, (1.0, 0.5, 0.0), count=12)
+    damaged = [{**row, "bytes_pulled": damage} if row["step"] == 12 else row for row in told]
+    damaged[8] = {name: value for name, value in damaged[8].items() if name != "bytes_pushed"}
+    assert explain_run(made_run(tmp_path, damaged)) == explain_run(made_run(tmp_path, told))
+
+
+def test_a_metrics_file_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = RunFolder(made_run(tmp_path, [])).metrics_path
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: expected a file, found a pipe or a device"):
+        explain_run(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: expected a file, found a folder"):
+        explain_run(tmp_path)
+    path.rmdir()
+    path.write_text("")
+
+    def refuse(*arguments: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(metrics.os, "open", refuse)
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: expected rows of a run, found Permission denied"):
+        explain_run(tmp_path)
+
+
+def test_a_run_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(ConfigError, match="expected a run folder, found one that cannot be read: Permission denied"):
+        explain_run(tmp_path)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from luwu.core.errors import ConfigError
 from luwu.core.quantities import check_name
 from luwu.core.settings import read_toml
 
@@ -25,5 +26,12 @@ class RunPaths:
         self.plot_paths = (self.path / "loss.png", self.path / "throughput.png")
 
     def saved_settings(self) -> dict[str, Any] | None:
-        """Return the tables of config.toml, None if no run was started here yet."""
-        return read_toml(self.config_path) if self.config_path.exists() else None
+        """Return the tables of config.toml, None if no run was started here yet; raises ConfigError."""
+        try:
+            found = self.config_path.exists()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: expected a run folder, found one that cannot be read: {error.strerror}; give this user "
+                "permission to read it"
+            ) from None
+        return read_toml(self.config_path) if found else None

@@ -10,17 +10,12 @@ from typing import Any
 
 from luwu.core.units import rate_text, seconds_text
 from luwu.observe.bounds import Bound, Part, Served, Step, bounds_of
+from luwu.observe.telling import SERVED, is_amount, tells
 
 RECENT = 20
 """Steps that a sentence about a live run is of."""
 
 Row = Mapping[str, Any]
-
-SERVED = {
-    "read_bytes", "written_bytes", "read_seconds", "write_seconds", "update_seconds", "threads", "pulls_waited",
-    "states_waited", "shared_memory",
-}  # fmt: skip
-"""Counts of a server that a row must have; rows of older versions have fewer."""
 
 
 def binding_sentence(rows: Sequence[Row]) -> str:
@@ -39,7 +34,7 @@ def mean_step(rows: Sequence[Row]) -> Step | None:
 
     The first row is the one from which bytes are counted.
     """
-    pairs = [(before, row) for before, row in pairwise(rows) if _tells(row)]
+    pairs = [(before, row) for before, row in pairwise(rows) if tells(row)]
     if not pairs:
         return None
     found = [row for _, row in pairs]
@@ -102,13 +97,12 @@ def _excess(rank: int, slowest: Sequence[Row]) -> float:
     return max(0.0, fmean(signed)) if signed else 0.0
 
 
-def _tells(row: Row) -> bool:
-    return bool(row.get("committed") and row.get("slowest") and row.get("seconds"))
-
-
 def _mean_bytes(pairs: Sequence[tuple[Row, Row]], name: str) -> float:
     """Return the mean growth of a count; it begins again at 0 with each start of the run."""
-    grown = [row[name] - before[name] for before, row in pairs if before.get(name) is not None]
+    known = [
+        (before[name], row[name]) for before, row in pairs if all(is_amount(each.get(name)) for each in (before, row))
+    ]
+    grown = [after - before for before, after in known]
     counted = [each for each in grown if each >= 0]
     return fmean(counted) if counted else 0.0
 

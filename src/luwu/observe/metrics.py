@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from luwu.core.files import unshare
+from luwu.core.errors import ConfigError
+from luwu.core.files import require_file, unshare
 from luwu.core.room import NO_WAIT, Room
 from luwu.core.words import counted
 from luwu.observe.meter import StepRecord
@@ -93,7 +95,11 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return all whole rows of a metrics.jsonl; an empty list if there is no file. Damaged lines are left out."""
+    """Return all whole rows of a metrics.jsonl; an empty list if there is no file. Damaged lines are left out.
+
+    Raises:
+        ConfigError: no file is there, but a pipe or a folder, or this user may not read it.
+    """
     return _read_rows(path)[0]
 
 
@@ -101,14 +107,30 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
     """Return the whole rows, the number of damaged lines, and of those before the first row.
 
     A last line without its end is not damaged.
+
+    Raises:
+        ConfigError: no file is there, but a pipe or a folder, or this user may not read it.
     """
-    if not path.exists():
+    try:
+        with FileIO(path, opener=_open_without_wait) as file:
+            require_file(path)
+            content = file.readall()
+    except (FileNotFoundError, NotADirectoryError):
         return [], 0, 0
-    *lines, torn = path.read_bytes().split(b"\n")
+    except OSError as error:
+        require_file(path)
+        raise ConfigError(
+            f"{path}: expected rows of a run, found {error.strerror}; give this user permission to read the file"
+        ) from None
+    *lines, torn = content.split(b"\n")
     found = [row_of(line) for line in [*lines, torn]]
     rows = [row for row in found if row is not None]
     leading = next((number for number, row in enumerate(found) if row is not None), 0)
     return rows, sum(row is None for row in found[:-1]), leading
+
+
+def _open_without_wait(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would hold up whoever opens it
 
 
 def row_of(line: bytes) -> dict[str, Any] | None:

@@ -32,7 +32,8 @@ def explain_run(path: Path) -> Explanation:
     """Explain the run in a folder; it may be under way.
 
     Raises:
-        ConfigError: there is no run, it has no step yet, or its steps do not tell what they waited for.
+        ConfigError: there is no run, it has no step yet, its steps do not tell what they waited for, or a file cannot
+        be read.
         StoreError: the store's manifest cannot be read.
     """
     folder = RunFolder(path)
@@ -48,7 +49,8 @@ def explain_run(path: Path) -> Explanation:
     if step is None:
         raise ConfigError(
             f"{path}: expected two steps or more with what they waited for, found none in "
-            f"{folder.metrics_path.name}; rows of older versions do not tell: make some steps with this one"
+            f"{folder.metrics_path.name}; rows of older versions and damaged ones do not tell: make some steps with "
+            "this version"
         )
     return explain(step, settings, _changes(folder, settings))
 

@@ -26,6 +26,10 @@ ONE_WAY = 9 / 10
 """Share of the time of a disk's busier way below which the other way is idle."""
 
 
+MOST_GAIN = 100.0
+"""Bound of a gain; where a step is all of what a change takes away, nothing would be left to divide by."""
+
+
 class Remedy(NamedTuple):
     """A change that would help.
 
@@ -71,9 +75,14 @@ def busy_seconds(step: Step) -> float:
     return max(step.waits, share * step.seconds)
 
 
+def _gain(step: Step, after: float) -> float:
+    """Return the gain where the step takes ``after`` seconds."""
+    return step.seconds / max(after, step.seconds / MOST_GAIN)
+
+
 def _scaled(step: Step, factor: float) -> float:
     """Return the gain where what binds the step takes ``factor`` of its time."""
-    return step.seconds / max(step.own, step.seconds - (1 - factor) * busy_seconds(step))
+    return _gain(step, max(step.own, step.seconds - (1 - factor) * busy_seconds(step)))
 
 
 def _moving(step: Step, moved: Moved) -> float:
@@ -87,6 +96,8 @@ def _moving(step: Step, moved: Moved) -> float:
     if idler < ONE_WAY * busier:
         return _scaled(step, max(served.reading * moved.read, served.writing * moved.written) / busier)
     now = served.read_bytes + served.written_bytes
+    if not now:
+        return 1.0  # no bytes that could be fewer
     return _scaled(step, (served.read_bytes * moved.read + served.written_bytes * moved.written) / now)
 
 
@@ -125,26 +136,26 @@ def _of_compute(step: Step, settings: Settings, changes: DiskChanges) -> Iterato
     compute = step.own - step.data - step.excess
     yield Remedy(
         "workers", "twice the workers, on processors or GPUs of their own",
-        step.seconds / (step.seconds - compute / 2),
+        _gain(step, step.seconds - compute / 2),
     )  # fmt: skip
     if settings.run.checkpoint:
         text = "activations that are kept instead of computed again, where memory has room (--no-checkpoint)"
-        yield Remedy("checkpoint", text, step.seconds / (step.seconds - RECOMPUTE_SHARE * compute))
+        yield Remedy("checkpoint", text, _gain(step, step.seconds - RECOMPUTE_SHARE * compute))
 
 
 def _of_worker(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
     text = f"worker {step.rank} as fast as the others: see what else its machine does"
-    yield Remedy("worker", text, step.seconds / (step.seconds - step.excess))
+    yield Remedy("worker", text, _gain(step, step.seconds - step.excess))
     if not settings.run.balance and settings.run.device == "cpu":
         workers, others = settings.run.workers, step.own - step.excess
-        together = workers / (1 / step.own + (workers - 1) / others)
+        together = workers / (1 / step.own + (workers - 1) / others) if others > 0 else 0.0
         text = "sequences divided by the workers' speeds; the run is then not reproducible to the bit (--balance)"
-        yield Remedy("balance", text, step.seconds / (step.waits + together))
+        yield Remedy("balance", text, _gain(step, step.waits + together))
 
 
 def _of_data(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
     text = "batches that are there at once: look at the disk of the run folder"
-    yield Remedy("data", text, step.seconds / (step.seconds - step.data))
+    yield Remedy("data", text, _gain(step, step.seconds - step.data))
 
 
 REMEDIES: dict[Part, Callable[[Step, Settings, DiskChanges], Iterator[Remedy]]] = {
