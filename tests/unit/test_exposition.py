@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 import sys
 import threading
+import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,27 @@ def test_idle_connections_take_nothing_from_others(monkeypatch: pytest.MonkeyPat
             each.settimeout(30)
             assert each.recv(1) == b""  # it is closed, at once or when its time is over
             each.close()
+        assert asked(found.port) == {(LEVEL.name, ""): 1}
+
+
+def test_connections_that_drip_take_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition._Handler, "timeout", 0.3)
+    with Exposition("127.0.0.1:0", [Table((LEVEL,), lambda: {"level": 1})]) as found:
+        dripping = [socket.create_connection(("127.0.0.1", found.port)) for _ in range(exposition.MOST_REQUESTS)]
+        for each in dripping:
+            each.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        until = time.monotonic() + 30
+        while dripping:
+            assert time.monotonic() < until
+            closed, _, _ = select.select(dripping, [], [], 0.05)
+            for each in closed:
+                with suppress(ConnectionResetError):
+                    assert each.recv(1) == b""
+                each.close()
+                dripping.remove(each)
+            for each in dripping:
+                with suppress(OSError):  # it was closed meanwhile
+                    each.sendall(b"a")
         assert asked(found.port) == {(LEVEL.name, ""): 1}
 
 

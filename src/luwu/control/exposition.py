@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -63,8 +66,37 @@ class Labelled(NamedTuple):
     source: Source
 
 
+class _UntilDeadline(io.RawIOBase):
+    """Reads from a connection until a time is over, however often something comes; then raises TimeoutError."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._deadline = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(WSGIRequestHandler):
     timeout = TIMEOUTS.metrics_seconds
+
+    def setup(self) -> None:
+        """Prepare a request, all of which must come within the timeout: the socket's own is of each piece."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_UntilDeadline(self.connection, self.timeout))
+
+    def handle(self) -> None:
+        """Answer the request, if it comes in time."""
+        with suppress(TimeoutError):
+            super().handle()
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: somebody asks every few seconds."""
