@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from luwu.cli.main import app
 from luwu.cli.trace import say_what_is_missing
 from luwu.control import control_pb2 as pb
 from luwu.control import tracing
+from luwu.core import perfetto
 from luwu.core.errors import ConfigError
 from luwu.observe import run_trace
 from luwu.observe.run_trace import require_writable
@@ -58,6 +60,32 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_run_is_asked(
     told = CliRunner().invoke(app, ["trace", "luwu://127.0.0.1:1", "--output", str(tmp_path / name)])
     assert told.exit_code == 2 and asked == []
     assert f"cannot be written: {words}; choose another file (luwu help LUWU-101)" in told.stderr
+
+
+def test_a_full_disk_leaves_the_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "t.json", tmp_path / "link.json"
+    link.symlink_to(path)
+    run_trace.write_run_trace(pb.RunTrace(first_step=3), link)
+    assert link.is_symlink() and '"first step": 3' in path.read_text()
+
+    def fill(file: FileIO, data: bytes) -> None:
+        file.write(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(perfetto, "write_all", fill)
+    with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
+        run_trace.write_run_trace(pb.RunTrace(first_step=4), path)
+    assert '"first step": 3' in path.read_text() and sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_a_trace_is_written_where_nothing_can_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("")
+    monkeypatch.setattr(perfetto.os, "access", lambda folder, mode: False)
+    monkeypatch.setattr(perfetto, "replaced_file", None)
+    run_trace.write_run_trace(pb.RunTrace(first_step=3), path)
+    assert '"first step": 3' in path.read_text()
+    run_trace.write_run_trace(pb.RunTrace(), Path("/dev/null"))
 
 
 def refuse(path: Path) -> bool:

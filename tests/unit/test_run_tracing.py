@@ -24,12 +24,17 @@ BLOCKS = ["a", "b"]
 class Core:
     """A native server whose trace is done when a test says so."""
 
+    initialised = True
+
     def __init__(self) -> None:
         self.started: list[tuple[int, int, int]] = []
         self.given_up = False
         self.ended = False
         self.done: tuple[bytes, int, int, int] | None = None
         self.step = 3
+
+    def failure(self) -> None:
+        return None
 
     def end_trace(self) -> None:
         self.ended = True
@@ -243,7 +248,9 @@ def test_one_trace_at_a_time() -> None:
     clock.now = 19.0
     made.start(core, range(1), 1, BYTES)  # nobody waits for the other one
     assert core.given_up and len(core.started) == 2
-    with pytest.raises(ServerError, match="its run has ended, or another trace took its place"):
+    with pytest.raises(
+        ServerError, match="its run has ended, another trace took its place, or nobody asked for it for 60 s"
+    ):
         RunTracing().answer(core, (), BLOCKS, 0)
 
 

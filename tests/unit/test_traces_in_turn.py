@@ -6,12 +6,14 @@ import re
 
 import pytest
 from tests.unit.test_run_tracing import BLOCKS, BYTES, Clock, Core, begun, sent
+from tests.unit.test_server_membership import MANIFEST
 
 from luwu.control import control_pb2 as pb
 from luwu.control.tracing import trace_run
 from luwu.core.trace import RECORD
 from luwu.errors import ConfigError, ServerError, StepOrderError
 from luwu.server import tracing
+from luwu.server.membership import Membership, miss_workers
 from luwu.server.tracing import RunTracing
 
 
@@ -157,3 +159,24 @@ def test_a_trace_that_another_asker_has_begun_is_not_given_up() -> None:
     with pytest.raises(StepOrderError, match="another trace"):
         trace_run([server.ask for server in servers], 3, BYTES, lambda text: None)
     assert not servers[1].core.given_up and servers[0].core.started == []
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_trace_whose_asker_has_left_is_forgotten_after_a_while(recorded: bool) -> None:
+    clock, core = Clock(), Core()
+    members = Membership(1, lambda manifest: core)
+    members.tracing = RunTracing(clock)
+    members.attach(0, MANIFEST, members.join(0, 1))
+    members.tracing.start(core, range(1), 1, BYTES)
+    if recorded:
+        core.done = b"", 0, 4, 4
+        members.tracing.answer(core, (0,), BLOCKS, 0)
+    clock.now = 59.0
+    miss_workers(members)
+    members.tracing.take(0, sent(1, last=False))
+    assert members.tracing._trace is not None and members.tracing._trace.pieces
+    clock.now = 60.0
+    miss_workers(members)
+    assert members.tracing._trace is None and core.given_up is not recorded
+    with pytest.raises(ServerError, match="nobody asked for it for 60 s"):
+        members.tracing.answer(core, (0,), BLOCKS, 0)

@@ -79,6 +79,8 @@ class Timeouts(Group):
     """`luwu health` waits this long for an answer."""
     trace_question_seconds: Seconds = 10.0
     """A trace that nobody has asked for in this long may be given up for another."""
+    trace_kept_seconds: Seconds = 60.0
+    """A trace that nobody has asked for in this long is forgotten."""
     trace_records_seconds: Seconds = 15.0
     """A trace waits this long for workers' records once the server's are there."""
     metrics_seconds: Seconds = 5.0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from luwu.core.files import replaced_file, unfinished, write_all
 
 PROCESS = 1
 
@@ -50,6 +53,8 @@ def write_trace(
 ) -> None:
     """Write a trace, compressed where the file's name ends in ``.gz``; raises OSError.
 
+    A file that is there stays as it is until the new one is whole.
+
     Args:
         path: the file.
         tracks: names of all tracks, in the order in which they are shown.
@@ -62,7 +67,16 @@ def write_trace(
     if about:
         document["otherData"] = dict(about)
     text = json.dumps(document).encode()
-    path.write_bytes(gzip.compress(text, compresslevel=3) if path.suffix == ".gz" else text)
+    _write(path, gzip.compress(text, compresslevel=3) if path.suffix == ".gz" else text)
+
+
+def _write(path: Path, content: bytes) -> None:
+    target = path.resolve()  # a link stays one
+    if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
+        target.write_bytes(content)  # a pipe or a device, or a folder that takes no new file beside it
+        return
+    with replaced_file(target, unfinished(target)) as file:
+        write_all(file, content)
 
 
 def events(

@@ -346,7 +346,11 @@ class Membership(Generic[CoreT]):
 
 
 def miss_workers(run: Membership[Any]) -> None:
-    """Tell of lost workers' places that are empty, and fail a run in which one has been so for too long."""
+    """Tell of lost workers' places that are empty, and fail a run in which one has been so for too long.
+
+    A trace whose asker is missing is forgotten.
+    """
+    run._ask(run.tracing.forget, None)
     if run.error() is not None:
         return
     for words in run.vacancies.news():

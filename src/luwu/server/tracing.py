@@ -176,6 +176,13 @@ class RunTracing:
         with self._lock:
             self._give_up(core)
 
+    def forget(self, core: TracingCore) -> None:
+        """Forget a trace that its asker has left; its records would stay until the next one, or the run's end."""
+        with self._lock:
+            trace = self._trace
+            if trace is not None and self._clock() - trace.asked_at >= TIMEOUTS.trace_kept_seconds:
+                self._give_up(core)
+
     def _give_up(self, core: TracingCore) -> None:
         trace = self._trace
         if self.under_way:
@@ -255,8 +262,8 @@ class RunTracing:
             trace = self._trace
             if trace is None:
                 raise ServerError(
-                    "trace: expected one that was begun, found none: its run has ended, or another trace took its "
-                    "place; trace again"
+                    "trace: expected one that was begun, found none: its run has ended, another trace took its "
+                    f"place, or nobody asked for it for {TIMEOUTS.trace_kept_seconds:g} s; trace again"
                 )
             trace.asked_at = self._clock()
             if trace.content is None and (why := self._advance(trace, core, set(present), blocks)):
