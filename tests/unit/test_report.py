@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
+from luwu.core.errors import ConfigError
+from luwu.launch.folder import RunFolder
 from luwu.probe import report
 
 
@@ -35,13 +38,59 @@ def test_a_report_has_versions_machine_and_run(tmp_path: Path, monkeypatch: pyte
     text = (tmp_path / "report.md").read_text()
     assert "secret" not in text and str(tmp_path) not in text
     for line in (
-        "LUWU_JOB_KEY=(set)", "OMP_NUM_THREADS=3", "layers = 2", "# on_alert is left out", "steps = 3", '{"step": 80}',
+        "LUWU_JOB_KEY=(set)", "OMP_NUM_THREADS=3", "layers = 2", "[run]", "steps = 3", '{"step": 80}',
         '{"step": 99}', "2 MB  store/chunks",
         "~/run",
     ):  # fmt: skip
         assert line in text.splitlines(), line
     assert '{"step": 79}' not in text
     assert f"luwu {report.version_of('luwu')}" in text and "O_DIRECT: " in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[run]\n"on_alert" = "https://host/secret"\nsteps = 3',
+        "[run]\n'on_alert'='https://host/secret'\nsteps = 3",
+        '[run]\n"on\\u005falert" = "https://host/secret"\nsteps = 3',
+        'run.on_alert = "https://host/secret"\nrun.steps = 3',
+        'run = {on_alert = "https://host/secret", steps = 3}',
+        '[run]\non_alert = """\\\n  https://host/secret"""\nsteps = 3',
+        '[run]\r\non_alert = "https://host/secret"\r\nsteps = 3\r\n',
+        '[run]\nsteps = 3 # secret\n# on_alert = "https://host/secret"',
+        'on_alert = "https://host/secret"\n[run]\nsteps = 3',
+        '[run]\nsteps = 3\n[[more]]\non_alert = "https://host/secret"',
+    ],
+)
+def test_no_way_to_write_the_private_setting_shows_it(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    lines = list(report.lines_of_settings(path))
+    assert "steps = 3" in lines and "secret" not in "\n".join(lines)
+
+
+def test_settings_that_are_no_toml_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('on_alert = "https://host/secret" x')
+    assert list(report.lines_of_settings(path)) == ["(cannot be read, or is no TOML)"]
+    path.write_text('when = 2026-01-02\nnames = ["a", "b"]\n')
+    assert list(report.lines_of_settings(path)) == ['when = "2026-01-02"', 'names = ["a", "b"]']
+
+
+def refuse(*arguments: object) -> str:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_files_of_a_run_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(report, "read_tail", refuse)
+    lines = list(report.lines_of_run(RunFolder(run)))
+    assert "(cannot be read, or is no TOML)" in lines and "(cannot be read: Permission denied)" in lines
+    assert "2 MB  store/chunks" in lines
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(ConfigError, match=r"--run: expected a folder of luwu train, found .*: Permission denied"):
+        report.write_report(tmp_path / "report.md", tmp_path, run)
 
 
 def test_a_report_of_the_machine_alone(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 import shlex
 import shutil
 import signal
@@ -46,6 +45,9 @@ MOST_BYTES = 100_000
 PRIVATE = "run.on_alert"
 """Name of the setting, which stays in the run folder: a URL may have a secret."""
 
+PRIVATE_KEY = PRIVATE.rpartition(".")[2]
+"""Its name in its table."""
+
 Words = Mapping[str, Any]
 
 
@@ -54,10 +56,13 @@ def without_private(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != PRIVATE}
 
 
-def without_private_line(text: str) -> str:
-    """Return the text of a config.toml without the value that others must not see."""
-    name = PRIVATE.rpartition(".")[2]
-    return re.sub(rf"(?m)^\s*{name}\s*=.*$", f"# {name} is left out", text)
+def without_private_key(value: Any) -> Any:
+    """Return tables of a config.toml, at any depth, without the setting that others must not see."""
+    if isinstance(value, list):
+        return [without_private_key(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: without_private_key(each) for name, each in value.items() if name != PRIVATE_KEY}
 
 
 def check_on_alert(target: str) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from luwu.core.errors import ConfigError
+from luwu.core.settings import read_toml
 from luwu.core.units import bytes_text
 from luwu.launch.folder import RunFolder
-from luwu.launch.on_alert import without_private_line
+from luwu.launch.on_alert import PRIVATE_KEY, without_private_key
 from luwu.launch.processes import read_tail
 from luwu.probe.machine import examine
 
@@ -45,8 +48,8 @@ def write_report(path: Path, store: Path, run: Path | None) -> None:
     Raises:
         ConfigError: there is such a file, it cannot be written, or the run folder is none.
     """
-    if run is not None and not RunFolder(run).config_path.is_file():
-        raise ConfigError(f"--run: expected a folder of luwu train, found {run} without config.toml")
+    if run is not None:
+        require_run(run)
     text = without_home("\n".join(lines_of(store, run)) + "\n")
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -55,6 +58,19 @@ def write_report(path: Path, store: Path, run: Path | None) -> None:
         raise ConfigError(
             f"--report: expected a new file in a folder that may be written to, found {path}: {error.strerror}"
         ) from error
+
+
+def require_run(run: Path) -> None:
+    """Raise ConfigError where a folder is none of a run, or cannot be searched."""
+    try:
+        found = RunFolder(run).config_path.is_file()
+    except OSError as error:
+        raise ConfigError(
+            f"--run: expected a folder of luwu train, found {run} that cannot be read: {error.strerror}; give this "
+            "user permission to read it"
+        ) from None
+    if not found:
+        raise ConfigError(f"--run: expected a folder of luwu train, found {run} without config.toml")
 
 
 def without_home(text: str) -> str:
@@ -93,12 +109,39 @@ def lines_of_run(folder: RunFolder) -> Iterator[str]:
     """Yield the lines about a run: its settings, its last figures, and its files by size."""
     yield "\n## Run\n"
     yield str(folder.path)
-    yield f"\n{folder.config_path.name}:\n"
-    yield without_private_line(folder.config_path.read_text(encoding="utf-8", errors="replace")).rstrip()
+    yield f"\n{folder.config_path.name}, without comments and {PRIVATE_KEY}:\n"
+    yield from lines_of_settings(folder.config_path)
     if folder.metrics_path.is_file():
         yield f"\nThe end of {folder.metrics_path.name}:\n"
-        yield from read_tail(folder.metrics_path).splitlines()[-LAST_ROWS:]
+        try:
+            yield from read_tail(folder.metrics_path).splitlines()[-LAST_ROWS:]
+        except OSError as error:
+            yield f"(cannot be read: {error.strerror})"
     yield "\nFiles:\n"
     for path in sorted(folder.path.rglob("*")):
-        if path.is_file():
-            yield f"{bytes_text(path.stat().st_size)}  {path.relative_to(folder.path)}"
+        try:
+            status = path.stat()
+        except OSError:  # it was removed meanwhile, or lies in a folder that may only be listed
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield f"{bytes_text(status.st_size)}  {path.relative_to(folder.path)}"
+
+
+def lines_of_settings(path: Path) -> Iterator[str]:
+    """Yield what a config.toml says. Its text may have the private setting in any of TOML's ways of writing."""
+    try:
+        tables = without_private_key(read_toml(path))
+    except ConfigError:  # whose text may have the line in question
+        yield "(cannot be read, or is no TOML)"
+        return
+    for name, value in tables.items():
+        if not isinstance(value, dict):
+            yield _line(name, value)
+    for name, value in tables.items():
+        if isinstance(value, dict):
+            yield f"[{name}]"
+            yield from (_line(key, each) for key, each in value.items())
+
+
+def _line(name: str, value: object) -> str:
+    return f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
