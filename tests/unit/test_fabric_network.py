@@ -12,13 +12,15 @@ import pytest
 
 from luwu.control import control_pb2 as pb
 from luwu.control import rpc
-from luwu.control.address import HostPort, parse_host_port, parse_url
+from luwu.control.address import HostPort, local_address, parse_host_port, parse_url
 from luwu.control.credentials import Credentials, find_credentials, tls_files, worker_request
+from luwu.control.exposition import parse_metrics
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.wiring import STREAMS, TIMINGS, timings_of
 from luwu.core import native
 from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
 from luwu.server.gate import Gate
+from luwu.watch.serving import bind
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
@@ -40,6 +42,19 @@ KEY = "0123456789abcdef"
 def test_addresses(text, host, port):
     assert parse_host_port(text) == HostPort(host, port)
     assert parse_host_port(str(HostPort(host, port))) == HostPort(host, port)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "host." + "b" * 64, "a..b"])
+def test_a_name_that_no_host_can_have_is_refused_wherever_it_is_given(host: str) -> None:
+    for use in (
+        lambda: parse_host_port(f"{host}:7070"),
+        lambda: parse_url(f"luwu://{host}:7070"),
+        lambda: parse_metrics(f"{host}:9090"),
+        lambda: local_address(host),
+        lambda: bind(host, 0),
+    ):
+        with pytest.raises(ConfigError, match="expected a host's name, of 1 to 63 characters between two dots"):
+            use()
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "::1", "a b:1", "user@host:1", "host:1/path", "[::1"])

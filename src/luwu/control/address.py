@@ -30,6 +30,18 @@ class HostPort:
         return f"{SCHEME}{self}"
 
 
+def check_host(host: str) -> str:
+    """Return a host's name or number; raises ConfigError for a name that no host can have, which nobody can look up."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ConfigError(
+            f"address {host!r}: expected a host's name, of 1 to 63 characters between two dots, found another; "
+            "correct it"
+        ) from None
+    return host
+
+
 def parse_host_port(text: str, *, lowest_port: int = 0) -> HostPort:
     """Read ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``; without a port it is 7070. Raises ConfigError."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]@?#]+))(?::(\d{1,5}))?", text)
@@ -39,7 +51,7 @@ def parse_host_port(text: str, *, lowest_port: int = 0) -> HostPort:
             f"address {text!r}: expected HOST:PORT or [IPV6]:PORT with a port from {lowest_port} to 65535, "
             f"such as 10.0.0.9:{DEFAULT_PORT}"
         )
-    return HostPort(match[1] or match[2], port)
+    return HostPort(check_host(match[1] or match[2]), port)
 
 
 def parse_url(url: str) -> HostPort:
@@ -84,6 +96,7 @@ def local_address(host: str) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         pass
+    check_host(host)
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
     except OSError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
+from luwu.control.address import check_host
 from luwu.core.errors import ConfigError, ServerError
 from luwu.watch.pages import Pages, make_app
 from luwu.watch.runs import Places
@@ -30,7 +31,11 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises ServerError, as all that cannot listen, with what can be done."""
+    """Return a socket that listens; raises ServerError, as all that cannot listen, with what can be done.
+
+    Raises ConfigError for a name that no host can have.
+    """
+    check_host(host)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
