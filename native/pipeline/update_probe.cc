@@ -29,11 +29,18 @@ store::Layout layout_of(const UpdateProbe& probe) {
     return {shape, 1};
 }
 
-// All chunks' memory. Everything begins as zeros, as in a fresh store, but gradients.
+// All chunks' memory: states in one piece, as a server has them. Everything begins as zeros, as in a fresh store, but
+// gradients.
 class Memory {
   public:
     Memory(const store::Layout& layout, const UpdateProbe& probe) : parameters_(layout.window_bytes(0)) {
-        for (const store::ChunkPlace& place : layout.chunks()) states_.emplace_back(place.state_bytes());
+        std::uint64_t state_bytes = 0;
+        for (const store::ChunkPlace& place : layout.chunks()) {
+            offsets_.push_back(state_bytes);
+            state_bytes += place.state_bytes();
+        }
+        states_ = store::AlignedBuffer(state_bytes);
+        std::memset(states_.data(), 0, states_.bytes());  // or the kernel would find pages while time is taken
         std::uint16_t low = 0;
         if (probe.dtype != kernels::Dtype::float32) kernels::float_to_low(probe.dtype, &kGradient, &low, 1);
         for (std::uint32_t worker = 0; worker < probe.workers; ++worker) {
@@ -55,7 +62,7 @@ class Memory {
         update.codes = codes;
         update.dtype = update.gradient_dtype = probe.dtype;
         update.parameters = parameters_.data() + first_byte;
-        update.states = states_[number].data();
+        update.states = states_.data() + offsets_[number];
         for (const store::AlignedBuffer& gradient : gradients_) {
             update.gradients.push_back(gradient.data() + first_byte);
         }
@@ -66,7 +73,8 @@ class Memory {
 
   private:
     store::AlignedBuffer parameters_;
-    std::vector<store::AlignedBuffer> states_;  // per chunk
+    store::AlignedBuffer states_;
+    std::vector<std::uint64_t> offsets_;  // of each chunk's states
     std::vector<store::AlignedBuffer> gradients_;
 };
 
