@@ -97,7 +97,7 @@ class Updater {
 
     [[nodiscard]] kernels::Elements where(std::uint64_t first) {
         kernels::Elements at;
-        if (low_ && codes_[0] == StateCode::remainder) {
+        if (in_halves()) {
             at.remainder = reinterpret_cast<std::uint16_t*>(plane(0, first));
         } else {
             at.master = reinterpret_cast<float*>(low_ ? plane(0, first) : update_.parameters + first * size_);
@@ -131,6 +131,8 @@ class Updater {
     [[nodiscard]] std::byte* plane(std::uint32_t index, std::uint64_t first) const {
         return state_[index] + kernels::plane_bytes(codes_[index], first);
     }
+    // The master is in the parameters and in the first plane.
+    [[nodiscard]] bool in_halves() const { return codes_[0] == StateCode::remainder; }
     [[nodiscard]] std::uint16_t* copy(std::uint64_t first) const {
         return reinterpret_cast<std::uint16_t*>(update_.parameters) + first;
     }
@@ -138,7 +140,7 @@ class Updater {
     void add_states(Checksums& crcs, std::uint64_t first, std::uint64_t elements) const {
         std::array<const void*, store::kMaximumPlanes> data{};
         for (std::uint32_t i = 0; i < planes_; ++i) data[i] = plane(i, first);
-        const std::uint32_t others = coded_ ? planes_ : codes_[0] == StateCode::remainder ? 1 : 0;  // no floats
+        const std::uint32_t others = coded_ ? planes_ : in_halves() ? 1 : 0;  // planes that are no floats come first
         for (std::uint32_t i = 0; i < others; ++i) {
             crcs[i] = kernels::crc32c(crcs[i], data[i], kernels::plane_bytes(codes_[i], elements));
         }
@@ -170,8 +172,8 @@ class Updater {
     std::array<std::byte*, store::kMaximumPlanes> state_{};
     std::span<const Segment>::iterator segment_;
     ChunkUpdateResult result_;
-    alignas(
-        64) std::array<std::array<float, kernels::kCellElements>, kernels::kMaximumStates> cell_;  // of a coded chunk
+    // The states of a coded chunk's cell.
+    alignas(64) std::array<std::array<float, kernels::kCellElements>, kernels::kMaximumStates> cell_;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kVersions = 2;  // that a stripe has of its train
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
-// How a block's float32 values are kept: as its parameters, whole in the states, or as what bfloat16 parameters lack.
+// The place of a block's float32 values: its parameters, a state plane, or a plane of what bfloat16 parameters lack.
 enum class Master : std::uint8_t { parameters, whole, remainder };
 inline constexpr std::size_t kMasters = 3;
 

@@ -88,7 +88,7 @@ class _Sending(threading.Thread):
 
     def run(self) -> None:
         """Make it, and note its failure."""
-        opener = urllib.request.build_opener(_NoRedirects, _Http(self._connect), _Https(self._connect))
+        opener = urllib.request.build_opener(_NoRedirects, _Connections(self._connect))
         try:
             opener.open(self._request, timeout=self._limit_seconds).close()
         except Exception as error:
@@ -109,8 +109,8 @@ class _Sending(threading.Thread):
 _Connect = Callable[..., http.client.HTTPConnection]
 
 
-class _Http(urllib.request.HTTPHandler):
-    """Makes connections with a function of somebody who may end them."""
+class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Makes connections, with and without TLS, with a function of somebody who may end them."""
 
     def __init__(self, connect: _Connect) -> None:
         super().__init__()
@@ -120,16 +120,8 @@ class _Http(urllib.request.HTTPHandler):
         """Make a request."""
         return self.do_open(partial(self._connect, http.client.HTTPConnection), request)
 
-
-class _Https(urllib.request.HTTPSHandler):
-    """As `_Http`, with TLS."""
-
-    def __init__(self, connect: _Connect) -> None:
-        super().__init__()
-        self._connect = connect
-
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        """Make a request."""
+        """Make a request over TLS."""
         return self.do_open(partial(self._connect, http.client.HTTPSConnection), request)
 
 
