@@ -43,6 +43,7 @@ void bind_kernels(nb::module_& module) {
                "the cache: faster than an ordinary copy where this core reads neither again soon.\n"
                "luwu.errors.ConfigError: the sizes differ.");
     module.def("crc32c", &crc32c, "buffer"_a.noconvert(), "crc"_a = 0,
+               nb::sig("def crc32c(buffer: object, crc: int = 0) -> int"),  // bytes, too
                "Extends `crc` (0 at the start) over the bytes of a contiguous buffer.");
     module.def("instruction_set", &kernels::instruction_set,
                "The instruction set of the kernels here: 'avx512', 'avx2', 'sse2' or 'neon'.");

@@ -17,8 +17,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from luwu.core import native
 from luwu.core.errors import ConfigError, StoreSpaceError
 from luwu.core.files import replaced_file, sync_path, unfinished
@@ -165,7 +163,7 @@ class Output:
         view = memoryview(data).cast("B")
         while view:
             written = self._room.retry(partial(self._file.write, view), self._path, len(view))
-            self.crc32c = native.crc32c(np.frombuffer(view[:written], np.uint8), self.crc32c)
+            self.crc32c = native.crc32c(view[:written], self.crc32c)
             self.written_bytes += written
             view = view[written:]
         return len(data)
@@ -176,7 +174,7 @@ def checksum(path: Path) -> int:
     crc = 0
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):
-            crc = native.crc32c(np.frombuffer(data, np.uint8), crc)
+            crc = native.crc32c(data, crc)
     return crc
 
 

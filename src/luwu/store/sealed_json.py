@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from luwu.core import native
 from luwu.core.errors import StoreCorruptError
 from luwu.core.quantities import shown
@@ -57,4 +55,4 @@ def require_unchanged(path: Path, raw: Mapping[str, Any], names: Collection[str]
 def _checksum(document: Mapping[str, Any]) -> str:
     """CRC32C of the object as JSON without spaces, its names sorted, in ASCII: eight hexadecimal digits."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return f"{native.crc32c(np.frombuffer(text.encode(), np.uint8)):08x}"
+    return f"{native.crc32c(text.encode()):08x}"

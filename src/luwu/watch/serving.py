@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import secrets
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from luwu.control.address import check_host
 from luwu.core.errors import ConfigError, ServerError
@@ -18,6 +20,7 @@ from luwu.watch.runs import Places
 
 _TOKEN_BYTES = 16
 _CLOSE_SECONDS = 1
+_REQUEST_SECONDS = 10.0
 
 
 def is_loopback(host: str) -> bool:
@@ -43,6 +46,18 @@ def bind(host: str, port: int) -> socket.socket:
         taken = error.errno == errno.EADDRINUSE
         advice = "choose another with --port, or 0 for a free one" if taken else "check --host and --port"
         raise ServerError(f"{host}:{port}: cannot listen there: {error.strerror}; {advice}") from None
+
+
+class _Connection(H11Protocol):
+    """Connection that is closed unless its first request has come in time: uvicorn itself would wait for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_REQUEST_SECONDS, self._close_unless_asked)
+
+    def _close_unless_asked(self) -> None:
+        if self.cycle is None:
+            self.transport.close()  # type: ignore[unreachable] # uvicorn's types leave out that there is none at first
 
 
 class _Server(uvicorn.Server):
@@ -79,7 +94,7 @@ def serve(places: Places, host: str, port: int, tls: tuple[Path, Path] | None, s
     certificate, key = (str(tls[0]), str(tls[1])) if tls else (None, None)
     config = uvicorn.Config(
         make_app(pages, token, secure=tls is not None), log_level="warning", lifespan="on",
-        timeout_graceful_shutdown=_CLOSE_SECONDS, ssl_certfile=certificate, ssl_keyfile=key,
+        timeout_graceful_shutdown=_CLOSE_SECONDS, ssl_certfile=certificate, ssl_keyfile=key, http=_Connection,
     )  # fmt: skip
     try:
         config.load()
