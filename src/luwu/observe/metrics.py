@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -100,33 +100,46 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises:
         ConfigError: no file is there, but a pipe or a folder, or this user may not read it.
     """
-    return _read_rows(path)[0]
+    return list(iterate_metrics(path))
+
+
+def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows that `read_metrics` returns, of which memory then holds one at a time; raises as that does."""
+    for line in _lines_of(path):
+        if (row := row_of(line)) is not None:
+            yield row
 
 
 def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
     """Return the whole rows, the number of damaged lines, and of those before the first row.
 
-    A last line without its end is not damaged.
-
-    Raises:
-        ConfigError: no file is there, but a pipe or a folder, or this user may not read it.
+    A last line without its end is not damaged. Raises as `read_metrics` does.
     """
+    rows: list[dict[str, Any]] = []
+    damaged = leading = 0
+    for number, line in enumerate(_lines_of(path)):
+        row = row_of(line)
+        if row is None:
+            damaged += line.endswith(b"\n")
+            continue
+        leading = leading if rows else number
+        rows.append(row)
+    return rows, damaged, leading
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, with their ends; nothing if there is no file. Raises as `read_metrics` does."""
     try:
-        with FileIO(path, opener=_open_without_wait) as file:
+        with BufferedReader(FileIO(path, opener=_open_without_wait)) as file:
             require_file(path)
-            content = file.readall()
+            yield from file
     except (FileNotFoundError, NotADirectoryError):
-        return [], 0, 0
+        return
     except OSError as error:
         require_file(path)
         raise ConfigError(
             f"{path}: expected rows of a run, found {error.strerror}; give this user permission to read the file"
         ) from None
-    *lines, torn = content.split(b"\n")
-    found = [row_of(line) for line in [*lines, torn]]
-    rows = [row for row in found if row is not None]
-    leading = next((number for number, row in enumerate(found) if row is not None), 0)
-    return rows, sum(row is None for row in found[:-1]), leading
 
 
 def _open_without_wait(path: str, flags: int) -> int:

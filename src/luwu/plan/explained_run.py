@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from luwu.core.words import counted
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
 from luwu.observe.binding import mean_step, sentence_of
-from luwu.observe.metrics import read_metrics
+from luwu.observe.metrics import iterate_metrics
 from luwu.plan.disk_changes import DiskChanges
 from luwu.plan.explaining import Explanation, explain
 from luwu.store.folders import read_identity
@@ -23,6 +24,8 @@ MOST_STEPS = 100
 
 FIRST_STEPS = 3
 """Steps of a run that are left out where there are more: they record the pass, and fill memory."""
+
+_MOST_ROWS = FIRST_STEPS + MOST_STEPS + 1  # a step begins where the one before it ends
 
 LEAST_PERCENT = 5
 """Share of a step below which a part is not worth a line."""
@@ -40,12 +43,13 @@ def explain_run(path: Path) -> Explanation:
     saved = folder.saved_settings()
     if saved is None:
         raise ConfigError(f"{path}: expected the folder of a run, found no {folder.config_path.name} in it; check it")
-    settings, rows = build_settings(saved), read_metrics(folder.metrics_path)
-    made = [row for row in rows if row.get("committed")]
+    settings = build_settings(saved)
+    # A long run has more rows than memory should hold.
+    made = deque((row for row in iterate_metrics(folder.metrics_path) if row.get("committed")), _MOST_ROWS)
     if not made:
         raise ConfigError(f"{path}: expected steps in {folder.metrics_path.name}, found none; wait for the first ones")
     first = min(FIRST_STEPS, len(made) - 1)
-    step = mean_step(made[first:][-MOST_STEPS - 1 :]) or mean_step(made)
+    step = mean_step([*made][first:]) or mean_step([*made])
     if step is None:
         raise ConfigError(
             f"{path}: expected two steps or more with what they waited for, found none in "
