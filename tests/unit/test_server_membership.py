@@ -23,7 +23,7 @@ from luwu.core.errors import (
 from luwu.core.manifest import BlockManifest, Manifest
 from luwu.core.room import RoomWait, RoomWatch
 from luwu.server.lent import end_core
-from luwu.server.membership import Membership, miss_workers
+from luwu.server.membership import Membership, look_for_missing
 
 MANIFEST = Manifest("float32", 1024, (BlockManifest("<root>", True, (), 32),))
 
@@ -141,7 +141,7 @@ def test_a_place_is_free_once_the_core_has_let_go_of_the_lost_worker(keeping) ->
     core.free.set()
     assert not members.attach(1, MANIFEST, members.join(1, 2))
     assert 1 not in members.vacancies and members.missing == []
-    miss_workers(members)  # too late for news of the wait
+    look_for_missing(members)  # too late for news of the wait
     assert said == ["another worker 1 has joined; the run goes on at step 3"]
     assert members.error() is None and members.lost == []
 
@@ -150,13 +150,13 @@ def test_a_wait_for_a_worker_is_told_once_when_it_is_not_a_short_one(keeping, mo
     members, core, said = keeping
     core.lost.set()
     members.lose(1)
-    miss_workers(members)
+    look_for_missing(members)
     assert said == []
     now = time.monotonic()
     later = SimpleNamespace(monotonic=lambda: now + PATIENCE_SECONDS)
     monkeypatch.setattr("luwu.server.vacancies.time", later)
-    miss_workers(members)
-    miss_workers(members)
+    look_for_missing(members)
+    look_for_missing(members)
     assert len(said) == 1
     assert said[0].startswith("worker 1 ended without leaving; the run waits for another worker 1 until ")
 
@@ -224,10 +224,10 @@ def test_a_run_waits_for_the_return_of_a_worker_so_long_and_no_longer(monkeypatc
     monkeypatch.setattr(members, "fail", failed.append)
     members.lose(0)
     now[0] = 159.0
-    miss_workers(members)
+    look_for_missing(members)
     assert failed == []
     now[0] = 161.0
-    miss_workers(members)
+    look_for_missing(members)
     (error,) = failed
     assert str(error) == (
         "worker 0 was lost, and no other joined at its place within 60 s; the run stands at step 3: run again to "

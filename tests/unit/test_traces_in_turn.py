@@ -13,7 +13,7 @@ from luwu.control.tracing import trace_run
 from luwu.core.trace import RECORD
 from luwu.errors import ConfigError, ServerError, StepOrderError
 from luwu.server import tracing
-from luwu.server.membership import Membership, miss_workers
+from luwu.server.membership import Membership, look_for_missing
 from luwu.server.tracing import RunTracing
 
 
@@ -172,11 +172,11 @@ def test_a_trace_whose_asker_has_left_is_forgotten_after_a_while(recorded: bool)
         core.done = b"", 0, 4, 4
         members.tracing.answer(core, (0,), BLOCKS, 0)
     clock.now = 59.0
-    miss_workers(members)
+    look_for_missing(members)
     members.tracing.take(0, sent(1, last=False))
     assert members.tracing._trace is not None and members.tracing._trace.pieces
     clock.now = 60.0
-    miss_workers(members)
+    look_for_missing(members)
     assert members.tracing._trace is None and core.given_up is not recorded
     with pytest.raises(ServerError, match="nobody asked for it for 60 s"):
         members.tracing.answer(core, (0,), BLOCKS, 0)

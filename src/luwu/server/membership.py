@@ -345,10 +345,10 @@ class Membership(Generic[CoreT]):
             self._changed.notify_all()
 
 
-def miss_workers(run: Membership[Any]) -> None:
-    """Tell of lost workers' places that are empty, and fail a run in which one has been so for too long.
+def look_for_missing(run: Membership[Any]) -> None:
+    """Act on what is missing: workers whose places stay empty are told of, and in the end fail the run.
 
-    A trace whose asker is missing is forgotten.
+    A trace whose asker has gone is forgotten.
     """
     run._ask(run.tracing.forget, None)
     if run.error() is not None:

@@ -16,7 +16,7 @@ from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWatch, SayRoom, log_room
 from luwu.server.laggards import look_for_laggards, overdue, why_overdue
 from luwu.server.launchers import NO_LAUNCHERS, Launchers
-from luwu.server.membership import miss_workers
+from luwu.server.membership import look_for_missing
 from luwu.server.participants import LauncherMember, Participant, Participants
 from luwu.server.progress import LaggardWatch
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker, claim_nothing
@@ -290,7 +290,7 @@ class Runs:
         if run.begun and not run.over and (why := self._plan_failure()) is not None:
             run.fail(ServerError(f"the server's own switch ended: {why}; run again"))
         self._switches.miss(run, now)
-        miss_workers(run)
+        look_for_missing(run)
         for participant in self.participants.all():
             if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:
                 self._end(participant)

@@ -22,7 +22,7 @@ from luwu.server.description import behind_of, figures_of
 from luwu.server.folders import open_server
 from luwu.server.laggards import NO_PATIENCE, Patience, look_for_laggards, overdue, why_overdue
 from luwu.server.local_service import LocalService
-from luwu.server.membership import Membership, miss_workers
+from luwu.server.membership import Membership, look_for_missing
 from luwu.server.progress import LaggardWatch
 from luwu.server.socket_carrier import SocketCarrier
 from luwu.store.folders import make_folder
@@ -198,7 +198,7 @@ class LocalServer(OfThisProcess):
     def _watch(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
             self._room_watch.look(self._members.stats())
-            miss_workers(self._members)
+            look_for_missing(self._members)
             for text in look_for_laggards(self._members, self._laggard_watch):
                 self._on_slow(text)
             self._look_for_overdue()
