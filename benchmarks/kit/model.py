@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "src"))
 from luwu.models import gpt
 from luwu.worker.vector_functions import choose_vector_functions
 
-ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
+ADAMW: dict[str, Any] = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
 
 
 class LossModel(nn.Module):
