@@ -23,7 +23,8 @@ function axes(curve) {
   const style = getComputedStyle(document.documentElement);
   const [text, line] = [style.getPropertyValue("--quiet").trim(), style.getPropertyValue("--line").trim()];
   const look = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-  const word = (tick) => (curve.range ? curve.show(tick) : String(Number(tick.toPrecision(6))));
+  const number = (tick) => (Math.abs(tick) >= 1000 ? count(tick) : String(Number(tick.toPrecision(6))));
+  const word = curve.range ? curve.show : number;
   return [look, { ...look, size: 64, values: (_, ticks) => ticks.map(word) }];
 }
 
