@@ -1,10 +1,10 @@
 """Useful steps an hour where a worker is killed every few seconds: LuWu, torchft, and DDP that restarts.
 
-Two workers train the same model on two cores. LuWu's are forks, as of `luwu train`, and share a server over TCP;
-another takes the place of a killed one, and the other one waits for it. torchft's replicas average over gloo; another
-one is started, and meanwhile the other makes steps alone, which count as half. DDP's workers are torchrun's, which
-starts both again; they go on from a checkpoint, and steps that they make a second time count once. Each also runs
-undisturbed.
+Two workers train the same model on two cores. LuWu's are forks, as of `luwu train`, and share a server over TCP, which
+has a commit point as often as DDP a checkpoint; another takes the place of a killed one, and the other one waits for
+it. torchft's replicas average over gloo; another one is started, and meanwhile the other makes steps alone, which
+count as half. DDP's workers are torchrun's, which starts both again; they go on from a checkpoint, and steps that they
+make a second time count once. Each also runs undisturbed.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def useful_steps(log: Path, first: float, last: float) -> float:
 def by_luwu(folder: Path, settings: Mapping[str, Any], python: Path) -> Iterator[Kill]:
     """Train at a server of this process."""
     served = ServerSettings(
-        stores=(folder / "store",), workers=WORKERS, listen="127.0.0.1:0", memory=MEMORY, worker_return_seconds=60
-    )
+        stores=(folder / "store",), workers=WORKERS, listen="127.0.0.1:0", memory=MEMORY, worker_return_seconds=60,
+        durable=f"{CHECKPOINT_EVERY} steps",
+    )  # fmt: skip
     with NetworkServer(served, Credentials(KEY.encode())) as server, Path(settings["log"]).open("a") as log:
         wanted = folder / "wanted.json"
         wanted.write_text(json.dumps({"where": server.url, "steps": MANY_STEPS, **settings}))

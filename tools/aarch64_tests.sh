@@ -96,8 +96,8 @@ from luwu.core.native import crc32c, instruction_set, io_backend
 found = instruction_set(), io_backend(), crc32c(numpy.frombuffer(b"123456789", "u1"))
 assert found == ("neon", "threads", 0xE3069283), found'
     # Without tests/conftest.py, which imports torch in another process: minutes, here.
-    inside "python$PYTHON" -m pytest -q -p no:cacheprovider --noconftest --timeout 0 "$PWD/tests/unit/test_plan_simulation.py" \
-        "$PWD/tests/unit/test_switch_privileges.py"
+    inside "python$PYTHON" -m pytest -q -p no:cacheprovider --noconftest --timeout 0 \
+        "$PWD"/tests/unit/test_{division,plan_simulation,store_manifest,store_origin}.py
 }
 
 test_train() {
