@@ -18,7 +18,7 @@ ErrorKind kind_of(const std::function<void()>& call, const std::string& mentions
     try {
         call();
     } catch (const Error& error) {
-        CAPTURE(error.what());
+        CAPTURE(std::string(error.what()));
         CHECK(std::string(error.what()).find(mentions) != std::string::npos);
         return error.kind();
     }
