@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from luwu.control.waiting import until
 from luwu.core.errors import ServerError, WorkerLostError
@@ -42,20 +43,31 @@ def run_job(
             is raised after ``server_return_seconds`` without a commit.
     """
     with Interrupts() as interrupts:
-        runs: list[LocalRun] = []
+        course = _Course()
         try:
             outcome = _run_on(
-                settings, folder, display, server, interrupts, runs,
+                settings, folder, display, server, interrupts, course,
                 takes_weights=takes_weights, credentials=credentials,
             )  # fmt: skip
         except Exception as error:
-            if not interrupts.count:
+            if course.begun and not interrupts.count:
                 why = cause_of(error).partition("\n")[0] or type(error).__name__
-                _tell_failure(settings, folder, display, runs[-1].outcome.step if runs else 0, why)
+                _tell_failure(settings, folder, display, course.step, why)
             raise
-        if outcome.stopped and not interrupts.count:
+        if course.begun and outcome.stopped and not interrupts.count:
             _tell_failure(settings, folder, display, outcome.step, "it has ended, and was not stopped here")
         return outcome
+
+
+@dataclass
+class _Course:
+    """Course of a job: the last step that is known, and if any `LocalRun` has begun to train.
+
+    What fails before that is the command and not the run, which another process may train in the same folder.
+    """
+
+    step: int = 0
+    begun: bool = False
 
 
 def _tell_failure(settings: Settings, folder: RunFolder, display: Display, step: int, why: str) -> None:
@@ -71,12 +83,12 @@ def _run_on(
     display: Display,
     server: ServerAccess | None,
     interrupts: Interrupts,
-    runs: list[LocalRun],
+    course: _Course,
     *,
     takes_weights: bool,
     credentials: CredentialFiles,
 ) -> Outcome:
-    """Run until the run is done, was stopped or has failed; ``runs`` holds the last `LocalRun`."""
+    """Run until the run is done, was stopped or has failed, and note its course."""
     restarts = Restarts(settings.run.restarts)
     returning = Returning(settings.run.server_return_seconds, restarts)
     reached = False
@@ -85,7 +97,6 @@ def _run_on(
             settings, folder, display, server,
             takes_weights=takes_weights, restarts=restarts, credentials=credentials,
         )  # fmt: skip
-        runs[:] = [run]
         try:
             return run.run(interrupts)
         except (ServerError, WorkerLostError) as error:
@@ -104,6 +115,8 @@ def _run_on(
             display.say(str(error))
             kept = ", ".join(str(log) for rank in killed if (log := folder.keep_log(rank)) is not None)
             display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
+        finally:
+            course.step, course.begun = run.outcome.step, course.begun or run.taken.begun
         server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 
 

@@ -58,7 +58,8 @@ MEANINGS = {
         "the last one is half as long ago",
     ),
     FAILED: (
-        "the run ends with an error, or before its last step although nobody has stopped it here",
+        "the run, once it has begun to train, ends with an error, or before its last step although nobody has stopped "
+        "it here",
         "never: a run that is started again begins without alerts",
     ),
 }
