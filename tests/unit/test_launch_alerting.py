@@ -98,5 +98,5 @@ def test_a_run_goes_on_without_a_file_of_alerts_and_without_a_command(tmp_path: 
     run.alerts.close()
     assert run.said == [
         "alert raised: the validation loss is not finite (nan) after step 3",
-        "on-alert: sh -c 'exit 7' has failed: exit status 7; alerts.jsonl has all alerts",
+        "on-alert: sh has failed: exit status 7; alerts.jsonl has all alerts",
     ]

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ import pytest
 
 from harness.network.namespaces import has_ended, wait_until
 from luwu.errors import ConfigError
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import Job
 from luwu.launch.on_alert import MOST_BYTES, MOST_WAITING, OnAlertCalls, check_on_alert, check_program, without_private
 from luwu.launch.settings import build_settings
 
@@ -121,7 +124,8 @@ def test_a_url_that_refuses_is_said_without_its_path() -> None:
 def test_a_command_that_fails_is_said_once_with_its_last_line(tmp_path: Path) -> None:
     command = script(tmp_path, 'echo first; echo "no such host" >&2; echo >> "$1/calls"; exit 3')
     failure = told(command, ALERT, ALERT)
-    assert "has failed: exit status 3: no such host; alerts.jsonl has all alerts" in failure
+    # The rest of the command may have a secret.
+    assert failure == "on-alert: sh has failed: exit status 3: no such host; alerts.jsonl has all alerts"
     assert (tmp_path / "calls").read_text() == "\n\n"
 
 
@@ -181,6 +185,7 @@ def test_alerts_that_find_no_room_to_wait_are_left_out() -> None:
         (" https://host/S3CRET", "begins with http:// or https://"),
         ("ftp://host/S3CRET", "begins with http:// or https://"),
         ("mail 'admin", "No closing quotation"),
+        ("curl -H 'Authorization: Bearer S3CRET http://host", "No closing quotation"),
         (" ", "expected a command, or a URL"),
     ],
 )
@@ -252,6 +257,23 @@ def test_a_program_that_is_not_there_is_refused() -> None:
         check_program("no-such-program --now")
     for good in ("", "sh -c true", "https://example.org/hook"):
         check_program(good)
+
+
+@pytest.mark.parametrize("target, mode", [("sh -c true", 0o600), ("", 0o644)])
+def test_the_files_that_have_the_target_are_private(target: str, mode: int, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        folder, settings = RunFolder(tmp_path), build_settings({"run": {"on_alert": target}})
+        (tmp_path / ".config.toml.partial").write_text("of a crash")
+        folder.config_path.write_text("of another start")
+        folder.save_settings(settings)
+        Job(settings=settings, folder=str(tmp_path), socket_path=None, launcher_pid=1).write(folder.job_path)
+    finally:
+        os.umask(before)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
+        "config.toml": mode, "job.json": mode
+    }  # fmt: skip
+    assert folder.saved_settings() is not None
 
 
 def test_settings_for_others_have_no_target() -> None:

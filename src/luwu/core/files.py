@@ -17,6 +17,9 @@ from pathlib import Path
 
 from luwu.core.errors import ConfigError
 
+PRIVATE_MODE = 0o600
+"""Mode of a file that this user alone may read."""
+
 _NOTHING_TO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
 
 
@@ -35,7 +38,7 @@ def unfinished(path: Path) -> Path:
 
 
 @contextmanager
-def replaced_file(path: Path, partial: Path) -> Iterator[FileIO]:
+def replaced_file(path: Path, partial: Path, mode: int = 0o666) -> Iterator[FileIO]:
     """Open a file that gets its name when the block ends without an error; nothing is synced.
 
     A file that had the name is replaced, and a copy made with hard links keeps it.
@@ -43,10 +46,12 @@ def replaced_file(path: Path, partial: Path) -> Iterator[FileIO]:
     Args:
         path: the name.
         partial: the name until then, in the same folder; a crash may leave a file with it.
+        mode: of the file, without the bits of the umask.
     """
-    drop_shared(partial)
+    require_file(partial)
+    partial.unlink(missing_ok=True)  # it may have another mode
     try:
-        with partial.open("wb", buffering=0) as file:
+        with FileIO(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
         partial.replace(path)
     finally:
@@ -54,9 +59,9 @@ def replaced_file(path: Path, partial: Path) -> Iterator[FileIO]:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[FileIO]:
+def whole_file(path: Path, mode: int = 0o666) -> Iterator[FileIO]:
     """Open a file as `replaced_file` does; all of it is durable when the block has ended, and the name."""
-    with replaced_file(path, unfinished(path)) as file:
+    with replaced_file(path, unfinished(path), mode) as file:
         yield file
         os.fsync(file.fileno())
     sync_folder(path.parent)

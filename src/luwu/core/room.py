@@ -128,10 +128,10 @@ class Room:
         """Append all of the data to an unbuffered file, with `retry`; a failed attempt leaves none of it."""
         self.retry(lambda: _append(file, data), path, len(data))
 
-    def write_file(self, path: Path, data: str | bytes) -> None:
-        """Write or replace a file, whole or not at all, with `retry`."""
+    def write_file(self, path: Path, data: str | bytes, mode: int = 0o666) -> None:
+        """Write or replace a file, whole or not at all, with `retry`; it gets the mode without the umask's bits."""
         encoded = data.encode() if isinstance(data, str) else data
-        self.retry(lambda: _replace(path, encoded), path, len(encoded))
+        self.retry(lambda: _replace(path, encoded, mode), path, len(encoded))
 
 
 NO_WAIT = Room(0.0)
@@ -170,8 +170,8 @@ def _append(file: FileIO, data: bytes) -> None:
         raise
 
 
-def _replace(path: Path, data: bytes) -> None:
-    with whole_file(path) as file:
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    with whole_file(path, mode) as file:
         write_all(file, data)
 
 

@@ -93,7 +93,7 @@ class RunFolder(RunPaths):
 
     def save_settings(self, settings: Settings, room: Room = NO_WAIT) -> None:
         """Write config.toml, whole or not at all."""
-        room.write_file(self.config_path, to_toml(settings))
+        room.write_file(self.config_path, to_toml(settings), settings.file_mode)
 
     def load_corpus(self, settings: Settings, on_progress: Progress | None = None, room: Room = NO_WAIT) -> Corpus:
         """Return the corpus that the run was started with; for a new run, a corpus made from the data.

@@ -83,7 +83,7 @@ class Job(BaseModel):
 
     def write(self, path: Path, room: Room = NO_WAIT) -> None:
         """Save the job for the workers."""
-        room.write_file(path, self.model_dump_json(indent=1) + "\n")
+        room.write_file(path, self.model_dump_json(indent=1) + "\n", self.settings.file_mode)
 
     @staticmethod
     def read(path: Path) -> Job:

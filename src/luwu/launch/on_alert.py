@@ -43,7 +43,7 @@ MOST_BYTES = 100_000
 """Longest value of an environment variable of a command; the kernel takes 128 KiB with the name."""
 
 PRIVATE = "run.on_alert"
-"""Name of the setting, which stays in the run folder: a URL may have a secret."""
+"""Name of the setting, which stays in the run folder, in files of this user alone: it may have a secret."""
 
 PRIVATE_KEY = PRIVATE.rpartition(".")[2]
 """Its name in its table."""
@@ -73,8 +73,8 @@ def check_on_alert(target: str) -> str:
     try:
         words = shlex.split(target)
     except ValueError as error:
-        raise ConfigError(f"expected a command or a URL, found {target!r}: {error}; correct it") from None
-    if words and "://" in words[0]:  # not quoted: it may have a secret
+        raise ConfigError(f"expected a command or a URL, found text that has no words: {error}; correct it") from None
+    if words and "://" in words[0]:  # not quoted, as the text above: it may have a secret
         raise ConfigError("expected a command, or a URL that begins with http:// or https://, found another")
     if target and not words:
         raise ConfigError(f"expected a command, or a URL such as https://HOST/PATH, found {target!r}; correct it")
@@ -168,8 +168,8 @@ class OnAlertCalls:
             raise ChildProcessError(f"exit status {process.returncode}{f': {last}' if last else ''}")
 
     def _note_failure(self, why: str) -> None:
-        """Note a failure, unless there was one; a URL may have a secret, so its host alone is said."""
-        who = urlsplit(self._target).hostname if is_url(self._target) else self._target
+        """Note a failure, unless there was one; it says a host or a program alone: the rest may have a secret."""
+        who = urlsplit(self._target).hostname if is_url(self._target) else shlex.split(self._target)[0]
         self.failure = self.failure or printable(f"on-alert: {who} has failed: {why}; alerts.jsonl has all alerts")
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from luwu.control.exposition import MetricsPlace
 from luwu.core.errors import ConfigError
+from luwu.core.files import PRIVATE_MODE
 from luwu.core.quantities import (
     Count,
     CountOrZero,
@@ -153,6 +154,11 @@ class Settings(Group):
         return range(
             self.run.workers_here if self.run.listen and self.run.workers_here is not None else self.run.workers
         )
+
+    @property
+    def file_mode(self) -> int:
+        """The mode of a file that holds all settings: the command or URL of ``run.on_alert`` may have a secret."""
+        return PRIVATE_MODE if self.run.on_alert else 0o666
 
     @property
     def ranks_elsewhere(self) -> range:
