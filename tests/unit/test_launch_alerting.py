@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 from tests.unit.test_alerts import attempt
 
+from harness.small_disk import SmallDisk
 from luwu.launch import alerting
-from luwu.launch.alerting import RunAlerts, one_of_each_disk
+from luwu.launch.alerting import RunAlerts, append, one_of_each_disk
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
 
@@ -90,6 +91,16 @@ def test_disks_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     run.look_at(29)
     assert len(looked) == 3
     assert one_of_each_disk([tmp_path, tmp_path / "none", Path("/proc")]) == [tmp_path, Path("/proc")]
+
+
+def test_an_alert_that_a_full_disk_has_no_room_for_takes_no_other_with_it(small_disk: SmallDisk) -> None:
+    path = small_disk.path / "alerts.jsonl"
+    append(path, {"text": "a" * 3970})
+    small_disk.fill()
+    append(path, {"text": "b" * 200})  # there is room for less of it
+    small_disk.clear()
+    append(path, {"text": "c"})
+    assert [json.loads(line)["text"][0] for line in path.read_text().splitlines()] == ["a", "c"]
 
 
 def test_a_run_goes_on_without_a_file_of_alerts_and_without_a_command(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import time
@@ -12,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from luwu.core.room import RoomWait
+from luwu.core.errors import StoreSpaceError
+from luwu.core.room import NO_WAIT, RoomWait
 from luwu.launch.folder import RunFolder
 from luwu.launch.on_alert import OnAlertCalls
 from luwu.launch.settings import Settings
@@ -137,13 +137,9 @@ class RunAlerts:
 
 
 def append(path: Path, words: Mapping[str, Any]) -> None:
-    """Append a JSON object to a file; one that cannot be written to, as on a full disk, goes without it."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(descriptor, f"{json.dumps(words)}\n".encode())
-        finally:
-            os.close(descriptor)
+    """Append a JSON object to a file; one that cannot be written to, as on a full disk, goes without any of it."""
+    with suppress(OSError, StoreSpaceError), path.open("ab", buffering=0) as file:
+        NO_WAIT.append(file, f"{json.dumps(words)}\n".encode(), path)
 
 
 def one_of_each_disk(folders: Iterable[Path]) -> list[Path]:
