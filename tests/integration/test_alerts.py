@@ -18,7 +18,8 @@ def test_a_loss_that_is_not_finite_is_told_everywhere_and_once(tmp_path: Path) -
     code, output, error = finish(process)  # some attempts in a row are rolled back, and then the run ends
     assert code == 1 and "expected finite values" in error
     lines = output.splitlines()
-    alerts = [json.loads(each) for each in (tmp_path / "run" / "alerts.jsonl").read_text().splitlines()]
+    start, *alerts = [json.loads(each) for each in (tmp_path / "run" / "alerts.jsonl").read_text().splitlines()]
+    assert start["state"] == "started"
     found = [(alert["name"], alert["state"], alert["run"]) for alert in alerts]
     assert found == [("loss_not_finite", "raised", "run"), ("run_failed", "raised", "run")]
     assert told.read_text().replace("}{", "}\n{").splitlines() == [json.dumps(alert) for alert in alerts]

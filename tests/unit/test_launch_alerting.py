@@ -56,10 +56,25 @@ def test_a_worker_that_lags_is_said_written_and_shown(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert sentence == "the others have waited for worker 1 for 61 s"
     assert [(row["name"], row["state"], row["step"]) for row in run.rows] == [
-        ("worker_lagging", "raised", 12), ("worker_lagging", "cleared", 12)
+        ("run_started", "started", 12), ("worker_lagging", "raised", 12), ("worker_lagging", "cleared", 12)
     ]  # fmt: skip
     assert run.rows[0]["run"] == tmp_path.name and run.rows[0]["folder"] == str(tmp_path)
     assert not any(run.alerts.standing().values()) and not run.display.alerts.call_args.args[0]
+
+
+def test_each_start_has_one_line_before_its_alerts(tmp_path: Path) -> None:
+    first, second, failing = Watched(tmp_path), Watched(tmp_path), Watched(tmp_path)
+    first.alerts.begin(3)
+    first.alerts.validated(4, float("nan"))
+    second.alerts.validated(0, float("nan"))  # as a disk that fills before there is a worker
+    second.alerts.begin(5)
+    failing.alerts.failed(6, "no power")
+    assert [(row["name"], row["state"], row["step"]) for row in first.rows] == [
+        ("run_started", "started", 3), ("loss_not_finite", "raised", 3),
+        ("run_started", "started", 0), ("loss_not_finite", "raised", 0),
+        ("run_failed", "raised", 6),
+    ]  # fmt: skip
+    assert not any("start" in words for run in (first, second, failing) for words in run.said)
 
 
 def test_durable_steps_are_looked_at_while_the_run_trains_alone(tmp_path: Path) -> None:

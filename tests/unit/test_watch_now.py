@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ def test_a_run_that_has_failed_is_said_to(
     state = run.update(Cursor())[0]["state"]
     assert state["ended"] and state["alerts"] == ["slow_steps is raised", "run_failed is raised"]
     assert state["why"].endswith(words)
-    assert state["why"].startswith("failed on " if rows else "has failed; its folder tells no steps")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(150.0))  # and not when the rows were copied here
+    assert state["why"].startswith(f"failed on {when} " if rows else "has failed; its folder tells no steps")
     assert text_of([run]).endswith("\n  slow_steps is raised\n  run_failed is raised")
 
 

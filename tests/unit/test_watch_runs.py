@@ -247,6 +247,27 @@ def test_alerts_stand_until_they_are_cleared_or_the_run_starts_again(
     assert run.state["alerts"] == []
 
 
+def test_alerts_stand_in_a_copy_of_a_folder_and_where_a_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_alert(tmp_path, "old", "raised", 500.0)
+    write_alert(tmp_path, "run_started", "started", 400.0)
+    write_alert(tmp_path, "disk", "raised", 300.0)
+    write_alert(tmp_path, "damaged", "raised", 1e300)
+    (tmp_path / "job.json").write_text("{}")  # later than all of them, as in a copy
+    run = watched(tmp_path, monkeypatch, status())
+    run.refresh()
+    assert run.state["alerts"] == ["disk is raised"]
+    assert [line["level"] for line in run.update(Cursor())[0]["log"]] == ["warning", "info", "warning"]
+    write_alert(tmp_path, "run_started", "started", 200.0)
+    run.refresh()
+    assert run.state["alerts"] == []
+    write_alert(tmp_path, "slow", "raised", 100.0)
+    os.utime(tmp_path / "job.json", (900, 900))
+    run.refresh()
+    assert run.state["alerts"] == ["slow is raised"]
+
+
 def test_places_are_runs_folders_of_runs_and_urls_and_get_more(tmp_path: Path) -> None:
     write_rows(tmp_path / "b", 0, 1)
     (tmp_path / "notes").mkdir()

@@ -16,7 +16,7 @@ from luwu.core.room import NO_WAIT, RoomWait
 from luwu.launch.folder import RunFolder
 from luwu.launch.on_alert import OnAlertCalls
 from luwu.launch.settings import Settings
-from luwu.observe.alerts import MEANINGS, Alerts, Change
+from luwu.observe.alerts import MEANINGS, STARTED, Alerts, Change
 from luwu.observe.display import Display
 from luwu.observe.meter import StepRecord
 
@@ -63,11 +63,16 @@ class RunAlerts:
         self._folders = [folder.path, *folder.stores(settings)]
         self._looked_at = self._looked_at_disks = clock()
         self._step = 0
-        self._said_failure = False
+        self._said_failure = self._noted_start = False
 
     def standing(self) -> dict[str, float]:
         """Return 1 for each alert that is raised, and 0 for the others, by name; any thread may call it."""
         return {name: float(name in self._alerts.standing) for name in MEANINGS}
+
+    def begin(self, step: int) -> None:
+        """Note in the file that the run has begun to train, after a step: what was raised before stands no more."""
+        self._step = step
+        self._note_start()
 
     def attempt(self, record: StepRecord) -> None:
         """Take an attempt's record."""
@@ -79,8 +84,8 @@ class RunAlerts:
         self._tell(self._alerts.validated(step, loss))
 
     def failed(self, step: int, why: str) -> None:
-        """Take the end of a run that has failed."""
-        self._step = step
+        """Take the end of a run that has failed; the start that it ends was noted."""
+        self._step, self._noted_start = step, True
         self._tell(self._alerts.failed(step, why))
 
     def look(self, *, training: bool) -> None:
@@ -120,26 +125,37 @@ class RunAlerts:
 
     def _tell(self, changes: Iterable[Change]) -> None:
         for change in changes:
+            self._note_start()
             self._display.say(f"alert {change.state}: {change.text}")
-            words = {
-                "name": change.name,
-                "state": change.state,
-                "text": change.text,
-                "run": self._folder.path.name,
-                "folder": str(self._folder.path),
-                "step": self._step,
-                "time": time.time(),
-                "host": socket.gethostname(),
-            }
+            words = self._words(change.name, change.state, change.text)
             append(self._folder.alerts_path, words)
             self._calls.tell(words)
             self._display.alerts(self._alerts.standing)
 
+    def _note_start(self) -> None:
+        if not self._noted_start:
+            words = self._words("run_started", STARTED, "the run has started")
+            self._noted_start = append(self._folder.alerts_path, words)
 
-def append(path: Path, words: Mapping[str, Any]) -> None:
-    """Append a JSON object to a file; one that cannot be written to, as on a full disk, goes without any of it."""
+    def _words(self, name: str, state: str, text: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "state": state,
+            "text": text,
+            "run": self._folder.path.name,
+            "folder": str(self._folder.path),
+            "step": self._step,
+            "time": time.time(),
+            "host": socket.gethostname(),
+        }
+
+
+def append(path: Path, words: Mapping[str, Any]) -> bool:
+    """Append a JSON object to a file; return False where it cannot be written to, as on a full disk."""
     with suppress(OSError, StoreSpaceError), path.open("ab", buffering=0) as file:
         NO_WAIT.append(file, f"{json.dumps(words)}\n".encode(), path)
+        return True
+    return False
 
 
 def one_of_each_disk(folders: Iterable[Path]) -> list[Path]:

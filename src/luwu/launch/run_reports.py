@@ -188,6 +188,7 @@ class RunReports:
         run, made, step = self.settings.run, self.outcome.step, report["step"]
         self.outcome.step = step
         self.training = step < run.steps
+        self.alerts.begin(step)
         assert self.outcome.corpus is not None
         for text in size_words(report["parameters"], run.workers, self.outcome.corpus):
             self._display.say(text)

@@ -25,6 +25,9 @@ NOT_FINITE, RISING, VALIDATION_RISING = "loss_not_finite", "loss_rising", "valid
 SLOW_STEPS, DISK_FULL, LAGGING, NOT_DURABLE = "slow_steps", "disk_full_soon", "worker_lagging", "no_durable_step"
 FAILED = "run_failed"
 
+STARTED = "started"
+"""State of a line in alerts.jsonl that is no alert: the run has begun to train, and what was raised before is over."""
+
 MEANINGS = {
     NOT_FINITE: (
         "the loss of an attempt, or a validation loss, is infinite or no number",

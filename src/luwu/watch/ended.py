@@ -11,7 +11,7 @@ def ended_words(step: int | None, steps: object, at: float | None, *, failed: bo
     Args:
         step: its last committed step; None: it has made none.
         steps: the steps that it is to make, as its settings say; other than a number: nobody knows.
-        at: time of its last row, in seconds since the epoch; None: it has none.
+        at: time of its end, in seconds since the epoch; None: nobody knows.
         failed: it has ended with an error, or before its last step although nobody stopped it.
     """
     if step is None or at is None:

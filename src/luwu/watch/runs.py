@@ -16,7 +16,6 @@ from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.launch.asking import ask_run, has_no_server
 from luwu.launch.run_paths import RunPaths
-from luwu.observe.alerts import FAILED
 from luwu.observe.binding import RECENT, binding_sentence
 from luwu.watch.columns import Columns
 from luwu.watch.disks import identify_disk, look_at_disks
@@ -214,9 +213,10 @@ class WatchedRun:
 
     def _ended(self, folder: WatchedFolder) -> str:
         steps = [row["step"] for row in folder.recent if row.get("committed") and isinstance(row["step"], int)]
-        failed = FAILED in folder.alerts.standing
+        failed_at = folder.alerts.failed_at
+        at = folder.written_at() if failed_at is None else failed_at
         last = steps[-1] if steps else None
-        return ended_words(last, self.settings.get("run.steps"), folder.written_at(), failed=failed)
+        return ended_words(last, self.settings.get("run.steps"), at, failed=failed_at is not None)
 
     def _look_at_wear(self, now: Sample) -> dict[str, Any] | None:
         """Return the wear of the store's disks, from the run folder and from what its server has counted."""
