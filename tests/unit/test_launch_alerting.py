@@ -54,7 +54,7 @@ def test_a_worker_that_lags_is_said_written_and_shown(tmp_path: Path) -> None:
     assert run.said == [
         "alert raised: the others have waited for worker 1 for 61 s", "alert cleared: no worker is waited for any more"
     ]  # fmt: skip
-    assert sentence == "the others have waited for worker 1 for 61 s"
+    assert sentence == "since step 12: the others have waited for worker 1 for 61 s"
     assert [(row["name"], row["state"], row["step"]) for row in run.rows] == [
         ("run_started", "started", 12), ("worker_lagging", "raised", 12), ("worker_lagging", "cleared", 12)
     ]  # fmt: skip

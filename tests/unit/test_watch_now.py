@@ -114,11 +114,13 @@ def test_a_run_that_has_failed_is_said_to(
     run = watched(tmp_path, monkeypatch, ConfigError(""))
     run.refresh()
     state = run.update(Cursor())[0]["state"]
-    assert state["ended"] and state["alerts"] == ["slow_steps is raised", "run_failed is raised"]
+    assert state["ended"] and state["alerts"] == [
+        "since step 3: slow_steps is raised", "run_failed is raised"
+    ]  # fmt: skip
     assert state["why"].endswith(words)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(150.0))  # and not when the rows were copied here
     assert state["why"].startswith(f"failed on {when} " if rows else "has failed; its folder tells no steps")
-    assert text_of([run]).endswith("\n  slow_steps is raised\n  run_failed is raised")
+    assert text_of([run]).endswith("\n  since step 3: slow_steps is raised\n  run_failed is raised")
 
 
 def test_damaged_rows_and_settings_keep_no_run_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

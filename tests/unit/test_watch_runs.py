@@ -233,7 +233,7 @@ def test_alerts_stand_until_they_are_cleared_or_the_run_starts_again(
     run = watched(tmp_path, monkeypatch, status())
     run.refresh()
     record, cursor = run.update(Cursor())
-    assert record["state"]["alerts"] == ["slow is raised"]
+    assert record["state"]["alerts"] == ["since step 3: slow is raised"]
     assert [(line["level"], line["text"]) for line in record["log"]] == [
         ("warning", "raised at step 3: old is raised"), ("warning", "raised at step 3: slow is raised"),
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def test_alerts_stand_until_they_are_cleared_or_the_run_starts_again(
     write_alert(tmp_path, "disk", "raised", 170.0)
     run.refresh()
     record, cursor = run.update(cursor)
-    assert record["state"]["alerts"] == ["disk is raised"] and record["log"][0]["level"] == "info"
+    assert record["state"]["alerts"] == ["since step 3: disk is raised"] and record["log"][0]["level"] == "info"
     os.utime(tmp_path / "job.json", (200, 200))
     run.refresh()
     assert run.state["alerts"] == []
@@ -257,7 +257,7 @@ def test_alerts_stand_in_a_copy_of_a_folder_and_where_a_clock_was_set(
     (tmp_path / "job.json").write_text("{}")  # later than all of them, as in a copy
     run = watched(tmp_path, monkeypatch, status())
     run.refresh()
-    assert run.state["alerts"] == ["disk is raised"]
+    assert run.state["alerts"] == ["since step 3: disk is raised"]
     assert [line["level"] for line in run.update(Cursor())[0]["log"]] == ["warning", "info", "warning"]
     write_alert(tmp_path, "run_started", "started", 200.0)
     run.refresh()
@@ -265,7 +265,7 @@ def test_alerts_stand_in_a_copy_of_a_folder_and_where_a_clock_was_set(
     write_alert(tmp_path, "slow", "raised", 100.0)
     os.utime(tmp_path / "job.json", (900, 900))
     run.refresh()
-    assert run.state["alerts"] == ["slow is raised"]
+    assert run.state["alerts"] == ["since step 3: slow is raised"]
 
 
 def test_places_are_runs_folders_of_runs_and_urls_and_get_more(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: 
     assert record["state"] == {
         "live": False, "ended": False,
         "why": f"{tmp_path}/metrics.jsonl: cannot be read: Too many levels of symbolic links",
-        "alerts": ["disk is raised"],
+        "alerts": ["since step 3: disk is raised"],
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from luwu.core.room import NO_WAIT, RoomWait
 from luwu.launch.folder import RunFolder
 from luwu.launch.on_alert import OnAlertCalls
 from luwu.launch.settings import Settings
-from luwu.observe.alerts import MEANINGS, STARTED, Alerts, Change
+from luwu.observe.alerts import MEANINGS, STARTED, Alerts, Change, standing_words
 from luwu.observe.display import Display
 from luwu.observe.meter import StepRecord
 
@@ -63,6 +63,7 @@ class RunAlerts:
         self._folders = [folder.path, *folder.stores(settings)]
         self._looked_at = self._looked_at_disks = clock()
         self._step = 0
+        self._since: dict[str, int] = {}  # steps at which alerts were raised, by name
         self._said_failure = self._noted_start = False
 
     def standing(self) -> dict[str, float]:
@@ -130,7 +131,10 @@ class RunAlerts:
             words = self._words(change.name, change.state, change.text)
             append(self._folder.alerts_path, words)
             self._calls.tell(words)
-            self._display.alerts(self._alerts.standing)
+            if change.raised:
+                self._since[change.name] = self._step
+            standing = self._alerts.standing.items()
+            self._display.alerts({name: standing_words(name, text, self._since[name]) for name, text in standing})
 
     def _note_start(self) -> None:
         if not self._noted_start:

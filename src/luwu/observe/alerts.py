@@ -82,6 +82,11 @@ class Change(NamedTuple):
         return "raised" if self.raised else "cleared"
 
 
+def standing_words(name: str, text: str, step: int) -> str:
+    """Return the sentence of an alert that stands since a step: its figures are of then, and not of now."""
+    return text if name == FAILED else f"since step {step:,}: {text}"
+
+
 class Alerts:
     """Alerts of one run. Each function takes something that has happened, and yields what it changes.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from luwu.launch.run_paths import RunPaths
-from luwu.observe.alerts import FAILED, STARTED
+from luwu.observe.alerts import FAILED, STARTED, standing_words
 from luwu.watch.logs import Line
 from luwu.watch.tails import Tail
 
@@ -33,8 +33,8 @@ class AlertFile:
 
     @property
     def standing(self) -> dict[str, str]:
-        """Texts of the alerts that are raised, by name."""
-        return {name: alert["text"] for name, alert in self._standing.items()}
+        """Texts of the alerts that are raised, by name, which say since when: their figures are as old."""
+        return {name: standing_words(name, alert["text"], alert["step"]) for name, alert in self._standing.items()}
 
     @property
     def failed_at(self) -> float | None:
