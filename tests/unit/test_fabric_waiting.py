@@ -174,7 +174,7 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         running=lambda: next(running),
         failed=lambda: [Ended(1, 1)],
         kill=lambda: None,
-        error=lambda: ServerError("it ended"),
+        error=lambda hint: ServerError("it ended"),
     )
     monkeypatch.setattr(launcher, "WorkerProcesses", lambda *words: workers)
     monkeypatch.setattr(launcher, "PATIENCE_SECONDS", 0.0)

@@ -14,7 +14,7 @@ from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job
 from luwu.launch.processes import Ended, WorkerProcesses, worker_environment
-from luwu.launch.restarts import Restarts
+from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
 from luwu.launch.settings import Settings, build_settings
 from luwu.launch.words import checked_report, parse_report, typed_error
 
@@ -127,7 +127,21 @@ def test_workers_are_started_again_as_often_as_the_run_allows_it(start_workers):
     restarts = Restarts(0)
     restarts.may_begin = True
     assert list(restarts.look(workers, may_start=True)) == []
-    assert "was killed by SIGKILL" in str(workers.error())
+    assert "was killed by SIGKILL; the last lines" in str(restarts.error(workers))
+    assert restarts.patience(5.0)[:2] == (0.0, 5.0)
+
+
+def test_the_last_restart_is_said_to_be_used_and_no_server_waits_then(start_workers):
+    workers = start_workers("os.kill(os.getpid(), signal.SIGKILL)")
+    restarts = Restarts(2)
+    restarts.may_begin = True
+    patience = restarts.patience(0.0)
+    assert patience.return_seconds == WORKER_RETURN_SECONDS and patience.another_comes()
+    while not restarts.gives_up(workers, may_start=True):
+        list(restarts.look(workers, may_start=True))
+        workers.wait(0.1)
+    words = "it was killed by SIGKILL, and no restart is left of 2 (--restarts allows more); the last lines of"
+    assert words in str(restarts.error(workers)) and not patience.another_comes()
 
 
 def test_an_unexpected_error_shows_its_traceback(start_workers):

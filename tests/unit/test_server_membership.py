@@ -86,6 +86,7 @@ class KeepingCore:
     initialised = True
 
     def __init__(self) -> None:
+        self.failed: list[str] = []
         self.losing, self.lost = threading.Event(), threading.Event()
         self.waiting, self.free = threading.Event(), threading.Event()
 
@@ -96,6 +97,9 @@ class KeepingCore:
     def wait_for_place(self, rank: int, at_most_seconds: float) -> bool:
         self.waiting.set()
         return self.free.wait(at_most_seconds)
+
+    def fail_run(self, why: str) -> None:
+        self.failed.append(why)
 
     def stats(self) -> dict[str, int]:
         return {"step": 3}
@@ -144,6 +148,18 @@ def test_a_place_is_free_once_the_core_has_let_go_of_the_lost_worker(keeping) ->
     look_for_missing(members)  # too late for news of the wait
     assert said == ["another worker 1 has joined; the run goes on at step 3"]
     assert members.error() is None and members.lost == []
+
+
+def test_a_run_waits_for_no_worker_that_nobody_starts() -> None:
+    core, said = KeepingCore(), list[str]()
+    members = Membership(
+        2, lambda manifest: core, worker_return_seconds=60.0, say=said.append, another_comes=lambda: False
+    )
+    for rank in range(2):
+        members.attach(rank, MANIFEST, members.join(rank, 2))
+    members.lose(1)
+    assert isinstance(members.error(), WorkerLostError) and core.failed == [str(members.error())]
+    assert 1 not in members.vacancies and not said
 
 
 def test_a_wait_for_a_worker_is_told_once_when_it_is_not_a_short_one(keeping, monkeypatch) -> None:

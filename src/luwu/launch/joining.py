@@ -296,7 +296,7 @@ class JoinedRun:
 
     def _fail(self, workers: WorkerProcesses, restarts: Restarts) -> End:
         """Raise the workers' error; return where they were killed while they started, and may start once more."""
-        ended, error = workers.failed(), workers.error()
+        ended, error = workers.failed(), restarts.error(workers)
         killed = [each for each in ended if each.status < 0]
         if killed and ended_from_outside(ended) and not restarts.may_begin and restarts.take(len(killed)):
             words = f"worker {killed[0].rank} {killed[0].in_words()} while it started"

@@ -35,11 +35,10 @@ from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import Ended, WorkerProcesses, ended_from_outside
 from luwu.launch.report_queue import ReportQueue
 from luwu.launch.reports import room_reporter, room_wait
-from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
+from luwu.launch.restarts import Restarts
 from luwu.launch.run_reports import Report, RunReports
 from luwu.launch.settings import Settings
 from luwu.observe.display import Display
-from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
 from luwu.store.run_record import Claim, Counts
 
@@ -228,9 +227,7 @@ class LocalRun:
             commit_points=run.commit_points,
             on_room=self._on_room_of_server,
             on_slow=self._reports.say,
-            patience=Patience(
-                WORKER_RETURN_SECONDS if run.restarts else 0.0, run.step_deadline_seconds, self._restarts.note_overdue
-            ),
+            patience=self._restarts.patience(run.step_deadline_seconds),
             gives_up=partial(self._gives_up, interrupts),
         )
 
@@ -344,7 +341,7 @@ class LocalRun:
                 left = until(round(GRACE_SECONDS - waited))
                 self._stages.show(f"a worker has ended; waiting for the others {left}")
             self._take_reports()
-        self.ended, error = workers.failed(), workers.error()
+        self.ended, error = workers.failed(), self._restarts.error(workers)
         if not interrupts.count or not ended_from_outside(self.ended):
             raise error
         self._display.say(str(error))

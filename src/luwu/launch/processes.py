@@ -152,8 +152,12 @@ class WorkerProcesses:
         """Kill all workers that are left, at once."""
         self._template.kill()
 
-    def error(self) -> LuwuError:
-        """Return the first worker's failure that no other caused: its own error, or its end and its log."""
+    def error(self, hint: str = "") -> LuwuError:
+        """Return the first worker's failure that no other caused: its own error, or its end with a hint, and its log.
+
+        Args:
+            hint: why no other worker has been started in the place of one that a signal has killed.
+        """
         failures = self.failed()
         causes = [ended for ended in failures if ended.status != Exit.SERVER_LOST]
         first = (causes or failures)[0]
@@ -168,7 +172,8 @@ class WorkerProcesses:
             return typed
         last_lines = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES:]) or "  (empty)"
         return WorkerLostError(
-            f"worker {first.rank}: expected to finish the run, but it {first.in_words()}; "
+            f"worker {first.rank}: expected to finish the run, but it {first.in_words()}"
+            f"{hint if first.status < 0 else ''}; "
             f"the last lines of {log}:\n{last_lines}"
         )
 

@@ -6,7 +6,9 @@ import queue
 from collections.abc import Iterator
 from contextlib import suppress
 
+from luwu.core.errors import LuwuError
 from luwu.launch.processes import Ended, WorkerProcesses
+from luwu.server.laggards import Patience
 
 WORKER_RETURN_SECONDS = 120.0
 """Seconds that the others wait for a worker that is started again: it makes its model, and may have to import torch."""
@@ -26,6 +28,20 @@ class Restarts:
         """True once workers are in a run whose server keeps the places of lost ones."""
         self._overdue: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._fenced: set[int] = set()
+
+    def patience(self, deadline_seconds: float) -> Patience:
+        """Return the patience of a server in this process, which waits for no worker that is not started.
+
+        Args:
+            deadline_seconds: the longest time without progress of a worker that others wait for; 0: there is no limit.
+        """
+        seconds = WORKER_RETURN_SECONDS if self._allowed else 0.0
+        return Patience(seconds, deadline_seconds, self.note_overdue, lambda: self._made < self._allowed)
+
+    def error(self, workers: WorkerProcesses) -> LuwuError:
+        """Return the first worker's failure as `WorkerProcesses.error`; it says so if all restarts are used."""
+        used = 0 < self._allowed <= self._made
+        return workers.error(f", and no restart is left of {self._allowed} (--restarts allows more)" if used else "")
 
     def note_overdue(self, rank: int, why: str) -> None:
         """Note that a worker's time is over; any thread may call it."""

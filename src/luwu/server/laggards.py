@@ -17,11 +17,13 @@ class Patience(NamedTuple):
     ``deadline_seconds``: a worker that others wait for and that makes no progress for this long is overdue; 0: none is.
     ``on_overdue`` is called once with its rank and a sentence, in a thread of the server. Whoever started the worker
     ends it: only then nobody writes to the memory that the next one at its place shares.
+    ``another_comes`` tells whether another is started in the place of a worker that is lost now; if not, the run fails.
     """
 
     return_seconds: float = 0.0
     deadline_seconds: float = 0.0
     on_overdue: Callable[[int, str], None] = lambda rank, text: None
+    another_comes: Callable[[], bool] = lambda: True
 
 
 NO_PATIENCE = Patience()

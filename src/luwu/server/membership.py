@@ -39,6 +39,7 @@ class Membership(Generic[CoreT]):
         worker_return_seconds: the run waits this long for another worker at the place of a lost one; 0: it fails.
         say: called with a sentence when that wait begins and when it ends.
         fewest: see `Admission`.
+        another_comes: tells whether anybody starts another worker in the place of one that is lost now.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Membership(Generic[CoreT]):
         worker_return_seconds: float = 0.0,
         say: Callable[[str], None] = log.warning,
         fewest: int | None = None,
+        another_comes: Callable[[], bool] = lambda: True,
     ) -> None:
         if workers < 1:
             raise ConfigError(f"workers: expected at least 1, found {workers}")
         self._open_core = open_core
         self._gather_seconds = gather_seconds
         self.vacancies = Vacancies(worker_return_seconds)
+        self._another_comes = another_comes
         self._say = say
         self._changed = threading.Condition()  # its lock may be taken again by who holds it
         self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
@@ -197,7 +200,8 @@ class Membership(Generic[CoreT]):
 
         The run waits for another worker at its place, or fails for the others, unless it had failed before.
         """
-        if self.vacancies.seconds > 0 and self._first_values and not self._closed and self.error() is None:
+        waits = self.vacancies.seconds > 0 and self._another_comes()
+        if waits and self._first_values and not self._closed and self.error() is None:
             self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
             self.tracing.lose(rank)
             with self._changed:  # not before: whoever joins now finds the place as it is to be

@@ -104,8 +104,9 @@ class LocalServer(OfThisProcess):
             return core
 
         self._members: Membership[native.ShmServer] = Membership(
-            workers, open_core, worker_return_seconds=patience.return_seconds, say=on_slow
-        )
+            workers, open_core, worker_return_seconds=patience.return_seconds, say=on_slow,
+            another_comes=patience.another_comes,
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._closing = False
         make_folder(self._run_dir)
