@@ -66,6 +66,7 @@ PANELS = (
         {"luwu_server_rolled_back": "rolled back", "luwu_server_voided_total": "void, because of a lost worker"},
     ),
     Panel("Workers", "none", {"luwu_server_workers": "wanted", "luwu_server_workers_present": "present"}),
+    Panel("Restarts of workers", "none", {"luwu_train_restarts_total": "{{instance}}"}),
     Panel("Workers that others wait for", "s", {"luwu_worker_behind_seconds": "worker {{rank}}"}),
     Panel("Alerts", "none", {"luwu_train_alert": "{{alert}}"}),
     Panel(

@@ -79,6 +79,7 @@ def test_killed_workers_are_started_again_and_the_run_goes_on(runs, undisturbed,
     assert output.count("was killed by SIGKILL") == output.count("starting another in its place") == 5
     assert (steps_of(runs, run), validation(output)) == undisturbed
     assert len(list((runs / run).glob("worker-*.[0-9].log"))) == 5
+    assert (runs / run / "launcher.log").read_text().count("starting another in its place (restart ") == 5
 
 
 def test_a_worker_that_dies_far_from_its_servers(runs, undisturbed, monkeypatch):
@@ -91,6 +92,7 @@ def test_a_worker_that_dies_far_from_its_servers(runs, undisturbed, monkeypatch)
         code, output, error = finish(process)
         assert code == 0, error
         assert "worker 1" in output and "killed by SIGKILL" in output and "all workers join again" in output
+        assert "all workers join again" in (runs / "far" / "launcher.log").read_text()
         assert output.count("worker-1.1.log") == 1 and (runs / "far" / "worker-1.1.log").exists()
         assert (steps_of(runs, "far"), validation(output)) == undisturbed
 

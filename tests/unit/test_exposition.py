@@ -147,7 +147,7 @@ def test_a_server_of_the_network_tells_its_run(tmp_path: Path) -> None:
 
 def test_a_run_tells_its_last_attempt() -> None:
     meter = Meter(1, 10)
-    assert training_stats(meter) == {"steps": 10}
+    assert training_stats(meter, 0) == {"steps": 10, "restarts": 0}
     report = {
         "kind": "step", "attempt": 0, "step": 1, "committed": True, "loss": 2.5, "sequences": 4, "tokens": 64,
         "lr": 0.1, "grad_norm": None, "began": 0.0, "ended": 2.0, "waited_seconds": 0.0, "busy_seconds": 1.0,
@@ -155,11 +155,11 @@ def test_a_run_tells_its_last_attempt() -> None:
     }  # fmt: skip
     meter.add(0, report)  # type: ignore[arg-type]
     meter.add(0, {**report, "attempt": 1, "step": 2, "ended": 4.0, "began": 2.0, "validation": None})  # type: ignore[arg-type]
-    stats = training_stats(meter)
+    stats = training_stats(meter, 3)
     values = {figure.name: figure.read(stats) for figure in TRAINING}
     assert values["luwu_train_step"] == 2 and values["luwu_train_steps"] == 10
     assert values["luwu_train_loss"] == 2.5 and values["luwu_train_validation_loss"] == 3.0
-    assert values["luwu_train_gradient_norm"] is None
+    assert values["luwu_train_gradient_norm"] is None and values["luwu_train_restarts"] == 3
     assert values["luwu_train_tokens_per_second"] == 32 and values["luwu_train_left_seconds"] == 16
 
 

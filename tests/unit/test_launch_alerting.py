@@ -10,8 +10,9 @@ import pytest
 from tests.unit.test_alerts import attempt
 
 from harness.small_disk import SmallDisk
+from luwu.core.room import append_line
 from luwu.launch import alerting
-from luwu.launch.alerting import RunAlerts, append, one_of_each_disk
+from luwu.launch.alerting import RunAlerts, one_of_each_disk
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
 
@@ -110,11 +111,11 @@ def test_disks_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_alert_that_a_full_disk_has_no_room_for_takes_no_other_with_it(small_disk: SmallDisk) -> None:
     path = small_disk.path / "alerts.jsonl"
-    append(path, {"text": "a" * 3970})
+    append_line(path, json.dumps({"text": "a" * 3970}))
     small_disk.fill()
-    append(path, {"text": "b" * 200})  # there is room for less of it
+    append_line(path, json.dumps({"text": "b" * 200}))  # there is room for less of it
     small_disk.clear()
-    append(path, {"text": "c"})
+    append_line(path, json.dumps({"text": "c"}))
     assert [json.loads(line)["text"][0] for line in path.read_text().splitlines()] == ["a", "c"]
 
 

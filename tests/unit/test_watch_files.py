@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from luwu.launch.events import log_event
+from luwu.launch.folder import RunFolder
 from luwu.watch.columns import CURVES, LAST_ROWS, Columns, thin
 from luwu.watch.disks import DiskCounts, disk_of, look_at_disks, read_disk
 from luwu.watch.logs import MOST_BYTES, MOST_LINES, Line, Logs, level_of
@@ -218,3 +220,16 @@ def test_the_figures_of_now_are_in_a_thinned_curve() -> None:
         columns.append({"attempt": attempt, "step": attempt, "committed": attempt % 2 == 0, "loss": 2.0})
     columns.append({"attempt": 9000, "step": 9000, "loss": 2.0})  # which does not say so
     assert columns.rolled_back == 4500 and len(columns.thinned(0, 300)["step"]) < 400
+
+
+def test_what_happened_to_the_processes_of_a_run_is_among_its_logs(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    log_event(folder, "worker 1 was killed by SIGKILL; starting another (restart 1 of 3)")
+    log_event(folder, "worker 0 was killed by SIGKILL; the last lines:\n  none")
+    log_event(RunFolder(tmp_path / "gone"), "nobody can write this down")
+    logs = Logs(tmp_path)
+    logs.refresh()
+    first, second = logs.since(0)
+    assert (first.source, first.level) == (second.source, second.level) == ("launcher", "warning")
+    assert first.text.endswith(" WARNING worker 1 was killed by SIGKILL; starting another (restart 1 of 3)")
+    assert second.text.endswith(" the last lines:   none")

@@ -131,6 +131,12 @@ TRAINING = (
     Figure("luwu_train_attempt_seconds", "gauge", "time of the last attempt", "seconds"),
     Figure("luwu_train_hidden_ratio", "gauge", "share of communication that computation hides, lately", "hidden"),
     Figure("luwu_train_left_seconds", "gauge", "time to the last step at the recent pace", "left"),
+    Figure(
+        "luwu_train_restarts",
+        "counter",
+        "workers that were started here in the place of killed ones",
+        "restarts",
+    ),
 )
 
 ALERT = Figure("luwu_train_alert", "gauge", "1 while the alert of this name is raised, else 0", "raised")

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -136,6 +137,14 @@ class Room:
 
 NO_WAIT = Room(0.0)
 """Never waits: a full disk is an error at once."""
+
+
+def append_line(path: Path, line: str) -> bool:
+    """Append a line to a file, whole or not at all; return False where it cannot be written, as on a full disk."""
+    with suppress(OSError, StoreSpaceError), path.open("ab", buffering=0) as file:
+        NO_WAIT.append(file, f"{line}\n".encode(), path)
+        return True
+    return False
 
 
 def is_full(error: BaseException) -> bool:

@@ -6,13 +6,12 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from luwu.core.errors import StoreSpaceError
-from luwu.core.room import NO_WAIT, RoomWait
+from luwu.core.room import RoomWait, append_line
 from luwu.launch.folder import RunFolder
 from luwu.launch.on_alert import OnAlertCalls
 from luwu.launch.settings import Settings
@@ -129,7 +128,7 @@ class RunAlerts:
             self._note_start()
             self._display.say(f"alert {change.state}: {change.text}")
             words = self._words(change.name, change.state, change.text)
-            append(self._folder.alerts_path, words)
+            append_line(self._folder.alerts_path, json.dumps(words))
             self._calls.tell(words)
             if change.raised:
                 self._since[change.name] = self._step
@@ -139,7 +138,7 @@ class RunAlerts:
     def _note_start(self) -> None:
         if not self._noted_start:
             words = self._words("run_started", STARTED, "the run has started")
-            self._noted_start = append(self._folder.alerts_path, words)
+            self._noted_start = append_line(self._folder.alerts_path, json.dumps(words))
 
     def _words(self, name: str, state: str, text: str) -> dict[str, Any]:
         return {
@@ -152,14 +151,6 @@ class RunAlerts:
             "time": time.time(),
             "host": socket.gethostname(),
         }
-
-
-def append(path: Path, words: Mapping[str, Any]) -> bool:
-    """Append a JSON object to a file; return False where it cannot be written to, as on a full disk."""
-    with suppress(OSError, StoreSpaceError), path.open("ab", buffering=0) as file:
-        NO_WAIT.append(file, f"{json.dumps(words)}\n".encode(), path)
-        return True
-    return False
 
 
 def one_of_each_disk(folders: Iterable[Path]) -> list[Path]:

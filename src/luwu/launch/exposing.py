@@ -13,14 +13,17 @@ from luwu.server.server import LocalServer
 
 if TYPE_CHECKING:
     from luwu.launch.listening import ListeningServer
+    from luwu.launch.restarts import Restarts
     from luwu.launch.run_reports import RunReports
 
 Server: TypeAlias = "LocalServer | ListeningServer | ServerElsewhere"
 
 
-def expose_run(place: str, taken: RunReports, server: Server, say: Callable[[str], None]) -> Exposition:
+def expose_run(
+    place: str, taken: RunReports, server: Server, restarts: Restarts, say: Callable[[str], None]
+) -> Exposition:
     """Answer Prometheus at a place, and say where; with an empty one nothing answers. Raises as `Exposition`."""
-    tables = [Table(TRAINING, lambda: training_stats(taken.meter)), Table(SERVER, server.figures)]
+    tables = [Table(TRAINING, lambda: training_stats(taken.meter, restarts.made)), Table(SERVER, server.figures)]
     labelled = [Labelled(WORKER_BEHIND, "rank", server.behind), Labelled(ALERT, "alert", taken.alerts.standing)]
     found = Exposition(place, tables, labelled)
     if found.url:
@@ -28,10 +31,10 @@ def expose_run(place: str, taken: RunReports, server: Server, say: Callable[[str
     return found
 
 
-def training_stats(meter: Meter) -> dict[str, Any]:
+def training_stats(meter: Meter, restarts: int) -> dict[str, Any]:
     """Return a run's figures as `luwu.control.figures.TRAINING` reads them; those of no attempt before the first."""
     if (last := meter.last) is None:
-        return {"steps": meter.steps}
+        return {"steps": meter.steps, "restarts": restarts}
     return {
         "step": last.step,
         "steps": meter.steps,
@@ -44,4 +47,5 @@ def training_stats(meter: Meter) -> dict[str, Any]:
         "seconds": last.seconds,
         "hidden": meter.rates.hidden,
         "left": meter.rates.seconds_left,
+        "restarts": restarts,
     }

@@ -135,6 +135,11 @@ class RunFolder(RunPaths):
             return None
 
     @property
+    def launcher_log_path(self) -> Path:
+        """Return the path of the log of what has happened to the run's processes."""
+        return self.path / "launcher.log"
+
+    @property
     def template_log_path(self) -> Path:
         """Return the path of the log of the process that workers are forked from."""
         return self.path / "template.log"

@@ -26,6 +26,7 @@ from luwu.core.room import Room, WaitStoppedError
 from luwu.core.words import counted, printable
 from luwu.launch.clock import OtherClock
 from luwu.launch.elsewhere import ServerElsewhere
+from luwu.launch.events import log_event
 from luwu.launch.fetching import fetch_files
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
@@ -286,6 +287,7 @@ class JoinedRun:
                     restarts.note_fenced(event.notice.fenced)
                 for text in restarts.look(workers, may_start=True):
                     self._display.say(text)
+                    log_event(folder, text)
                 if self._interrupts.count:
                     self._display.say("stopped; the run waits for another machine in the place of this one")
                     return End.STOPPED

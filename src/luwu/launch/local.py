@@ -23,6 +23,7 @@ from luwu.data.corpus import Corpus
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.elsewhere import ServerElsewhere
+from luwu.launch.events import log_event
 from luwu.launch.exposing import expose_run
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
@@ -143,7 +144,8 @@ class LocalRun:
         with counting as interrupts:
             server = self._server = self._serve(interrupts)
             try:
-                with server, expose_run(self._settings.run.metrics, self.taken, server, self._display.say):
+                place = self._settings.run.metrics
+                with server, expose_run(place, self.taken, server, self._restarts, self._display.say):
                     self._run_on(server, interrupts)
             finally:
                 self.taken.end()
@@ -293,6 +295,7 @@ class LocalRun:
                 self._take_reports()
                 for text in self._restarts.look(workers, may_start=not self._asked_to_stop):
                     self._display.say(text)
+                    log_event(self._folder, text)
                 if interrupts.count > 1 or (interrupts.count and not self._can_commit()):
                     self.outcome.stopped = True
                     return

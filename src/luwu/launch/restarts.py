@@ -89,6 +89,11 @@ class Restarts:
         """Return how many restarts were made, for a user."""
         return f"{self._made} of {self._allowed}"
 
+    @property
+    def made(self) -> int:
+        """Restarts until now."""
+        return self._made
+
     def take(self, number: int) -> bool:
         """Use this number of the run's restarts; return False, and use none, if fewer are left."""
         if self._made + number > self._allowed:

@@ -14,6 +14,7 @@ from luwu.control.waiting import until
 from luwu.core.errors import ServerError, WorkerLostError
 from luwu.launch.alerting import RunAlerts
 from luwu.launch.elsewhere import ServerElsewhere
+from luwu.launch.events import log_event
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import CredentialFiles, ServerAccess
@@ -114,7 +115,8 @@ def _run_on(
                 raise type(error)(f"{error}; step {step} is the last one known; the same command goes on") from error
             display.say(str(error))
             kept = ", ".join(str(log) for rank in killed if (log := folder.keep_log(rank)) is not None)
-            display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
+            display.say(word := f"{word}; the log of what was killed is now {kept}" if kept else word)
+            log_event(folder, f"{cause_of(error)}; {word}")
         finally:
             course.step, course.begun = run.outcome.step, course.begun or run.taken.begun
         server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
