@@ -38,6 +38,8 @@ from luwu.server.server import LocalServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import star
 from luwu.session.local import join as join_locally
+from luwu.store.run_record import Claim, RunRecord
+from luwu.watch.runs import WatchedRun
 
 
 @pytest.fixture
@@ -65,6 +67,40 @@ def test_of_several_servers_the_first_is_asked(server: NetworkServer, tmp_path: 
     job = Job(settings=build_settings({}), folder=str(tmp_path), socket_path=None, launcher_pid=7, server=elsewhere)
     job.write(RunPaths(tmp_path).job_path)
     assert asking.ask_run(str(tmp_path)).workers == 2
+
+
+def write_job(folder: Path, server: NetworkServer, run_id: str) -> None:
+    """Write the job of a run of this id, whose workers reach the server over the network."""
+    folder.mkdir(exist_ok=True)
+    (folder / "key").write_bytes(KEY.key)
+    (folder / "key").chmod(0o600)
+    job = Job(
+        settings=build_settings({}), folder=str(folder), socket_path=None, launcher_pid=7,
+        server=ServerAccess(url=server.url, key_file=str(folder / "key")),
+        claim=Claim(RunRecord(run_id, str(folder))).to_json(),
+    )  # fmt: skip
+    job.write(RunPaths(folder).job_path)
+
+
+def test_a_run_whose_server_has_another_run_now_is_not_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeCore, "look", lambda _: b"", raising=False)
+    first, second = tmp_path / "first", tmp_path / "second"
+    settings = ServerSettings(stores=(tmp_path / "store",), workers=1, listen="127.0.0.1:0")
+    with NetworkServer(settings, KEY, QUICK, start_core=FakeCore, plan=star) as server, join(server) as session:
+        write_job(first, server, "one")
+        write_job(second, server, "two")
+        assert asking.ask_run(str(first)).run == ""  # none has claimed the store yet
+        session.claim = Claim(RunRecord("two", str(second)))
+        NumpyWorker(session, small_manifest())
+        assert asking.ask_run(str(second)).run == "two" and asking.server_of(second) is not None
+        for command in ("status", "trace"):
+            told = CliRunner().invoke(app, [command, str(first)])
+            assert told.exit_code == 2 and "has another run now" in told.stderr
+        watched = WatchedRun(str(first))
+        watched.refresh()
+    assert watched.state["ended"] and not watched.state["live"] and watched.unseen is None
 
 
 def test_a_server_tells_the_missing_the_present_and_what_they_do(server: NetworkServer) -> None:
@@ -210,6 +246,7 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
 ) -> None:
     reply = pb.StatusReply(open=True, step=2, workers=1, present=[report(0), pb.WorkerStatus(rank=1)])
     monkeypatch.setattr(asking, "ask_local_status", lambda folder, look: reply)
+    (tmp_path / SOCKET_NAME).touch()
     text = CliRunner().invoke(app, ["status", str(tmp_path)])
     assert (text.exit_code, text.stdout.splitlines()) == (0, list(lines_of(reply)))
     found = json.loads(CliRunner().invoke(app, ["status", str(tmp_path), "--json"]).stdout)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from luwu.control import control_pb2 as pb
-from luwu.core.errors import ConfigError
 from luwu.core.units import share_text
+from luwu.launch.asking import NotUnderWayError
 from luwu.watch import runs as watch_runs
 from luwu.watch.runs import Cursor, WatchedRun
 from luwu.watch.state import Sample
@@ -120,7 +120,7 @@ def watch(where: str, monkeypatch: pytest.MonkeyPatch, *answers: pb.StatusReply 
 
 def test_a_run_that_has_ended_shows_what_it_wrote_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 500_000_000)
-    run = watch(str(tmp_path), monkeypatch, ConfigError("no run there"))
+    run = watch(str(tmp_path), monkeypatch, NotUnderWayError("no run there"))
     run.refresh()
     record, _ = run.update(Cursor())
     assert record["wear"]["whose"] == "by this run"

@@ -9,12 +9,16 @@ from luwu.control.address import SCHEME, parse_urls
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
 from luwu.control.status import ask_local_status, ask_status
-from luwu.core.errors import ConfigError, LuwuError, ServerError
+from luwu.core.errors import ConfigError, ServerError
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.run_paths import RunPaths
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
+
+
+class NotUnderWayError(ConfigError):
+    """Raised when a run is asked that has ended, or has never begun: its folder is all that there is of it."""
 
 
 def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = False) -> pb.StatusReply:
@@ -26,39 +30,58 @@ def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = 
         look: ask for blocks and figures, too.
 
     Raises:
-        ConfigError: no run is under way in the folder, or it cannot be read. ServerError: its server does not answer.
-        AuthenticationError: the key is not the server's.
+        NotUnderWayError: no run is under way in the folder. ConfigError: it cannot be read. ServerError: its server
+        does not answer. AuthenticationError: the key is not the server's.
     """
     if where.startswith(SCHEME):
         return ask_status(parse_urls(where)[0].url, credentials or Credentials(), look=look)
-    if server := server_of(Path(where)):
-        try:
-            return ask_status(parse_urls(server.url)[0].url, server.find(), look=look)
-        except ServerError as error:
-            raise ServerError(f"{where}: no run is under way there; its server was asked: {error}") from None
-    return ask_local_status(Path(where), look=look)
+    folder = Path(where)
+    job = _job_elsewhere(folder)
+    return ask_local_status(folder, look=look) if job is None else _ask_server(folder, job, look)
 
 
 def server_of(folder: Path) -> ServerAccess | None:
-    """Return the server that a run's workers reach over the network; None: they do not, or the folder has no run.
+    """Return the server on the network of the run that is under way in a folder; None: it is the launcher's own.
 
     Raises:
-        ConfigError: the folder, or the file of its job, cannot be read.
+        What `ask_run` raises.
     """
-    job = RunPaths(folder).job_path
+    job = _job_elsewhere(folder)
+    if job is None:
+        return None
+    _ask_server(folder, job, look=False)
+    return job.server
+
+
+def _job_elsewhere(folder: Path) -> Job | None:
+    """Return the job of a run whose workers reach their server over the network; None: it is the launcher's own."""
+    path = RunPaths(folder).job_path
     try:
-        found = job.is_file()
+        job = Job.read(path) if path.is_file() else None
+        if job is not None and job.server is not None:
+            return job
+        if (folder / SOCKET_NAME).exists():
+            return None
     except OSError as error:
         raise ConfigError(
             f"{folder}: expected a run folder, found one that cannot be read: {error.strerror}; give this user "
             "permission to read it, or name the run's server by its URL"
         ) from None
-    return Job.read(job).server if found else None
+    raise NotUnderWayError(
+        f"{folder}: expected a run folder with a run under way, found none; for a run whose server is elsewhere give "
+        "that server's URL"
+    )
 
 
-def has_no_server(folder: Path) -> bool:
-    """Return True for a run folder without a server to ask; False also where its job.json cannot be read."""
+def _ask_server(folder: Path, job: Job, look: bool) -> pb.StatusReply:
+    assert job.server is not None
     try:
-        return server_of(folder) is None and not (folder / SOCKET_NAME).exists()
-    except (LuwuError, OSError):
-        return False
+        reply = ask_status(parse_urls(job.server.url)[0].url, job.server.find(), look=look)
+    except ServerError as error:
+        raise ServerError(f"{folder}: no run is under way there; its server was asked: {error}") from None
+    if reply.run not in ("", job.run_id):
+        raise NotUnderWayError(
+            f"{folder}: expected a run folder with a run under way, found that its server {job.server.url} has another "
+            "run now; for that one give the server's URL"
+        )
+    return reply

@@ -16,6 +16,7 @@ from luwu.core.exits import Exit
 from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.settings import Settings
+from luwu.store.run_record import Claim
 
 _WRITES_IT = "start luwu train again, which writes the file"
 
@@ -75,6 +76,11 @@ class Job(BaseModel):
     """The launcher that has the run, and writes its folder, is on another machine."""
     claim: str | None = None
     """Run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON."""
+
+    @property
+    def run_id(self) -> str:
+        """Return the run's id; empty until it claims a server's store. Raises ConfigError for a damaged claim."""
+        return "" if self.claim is None else Claim.from_json(self.claim).run.id
 
     @property
     def stop_path(self) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from luwu.server.description import describe
 from luwu.server.gate import Gate
 from luwu.server.launchers import Launchers
 from luwu.server.participants import LauncherMember, Participant, on_one_line
-from luwu.server.run import Terms, Worker, claim_nothing
+from luwu.server.run import ClaimStore, Run, Terms, Worker, claim_nothing
 from luwu.server.runs import Runs
 from luwu.server.service import Attached, ControlService, take_records, trace_of
 from luwu.server.topology import PacketOrigin, SwitchMember
@@ -171,8 +170,16 @@ class NetworkService(ControlService[Any]):
         worker = self.worker_of(caller)
         place = PacketOrigin(request.address, request.port, request.payload_bytes, request.switch)
         terms = Terms(_share_of(request), frozenset(request.kept))
-        claim = functools.partial(self._claim, Claim.from_json(request.run)) if request.run else claim_nothing
+        claim = self._claim_of(worker.run, Claim.from_json(request.run)) if request.run else claim_nothing
         return self._runs.attach(worker, Manifest.from_json(request.manifest), terms, place, claim)
+
+    def _claim_of(self, run: Run, wanted: Claim) -> ClaimStore:
+        def claim(counts: Counts) -> tuple[Counts, str]:
+            found = self._claim(wanted, counts)
+            run.claimant = wanted.run.id
+            return found
+
+        return claim
 
     def Begin(self, request: pb.BeginRequest, caller: Any) -> pb.BeginReply:  # noqa: N802
         """Start an attempt at a step."""
@@ -218,7 +225,9 @@ class NetworkService(ControlService[Any]):
     def Status(self, request: pb.StatusRequest, caller: Any) -> pb.StatusReply:  # noqa: N802
         """Describe the run to whoever has the key."""
         proof = self._let_in(request, STATUS_REQUEST, caller)
-        reply = describe(self._runs.run, request.look)
+        run = self._runs.run
+        reply = describe(run, request.look)
+        reply.run = run.claimant
         for switch in self._runs.present_switches():
             address = str(HostPort(switch.address, switch.port))
             reply.switches.add(name=switch.name, address=address, parent=switch.parent, link=switch.link)

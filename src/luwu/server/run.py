@@ -62,7 +62,8 @@ class Worker(Participant):
 class Run(Membership[NetworkCore]):
     """Membership whose workers are told through their watches, and begin and commit here.
 
-    ``last_attempt`` is the attempt after which a worker asked to stop; None: none did.
+    ``last_attempt`` is the attempt after which a worker asked to stop; None: none did. ``claimant`` is the id of the
+    run that has claimed the store, by which the launchers know it; empty: none has.
 
     Args:
         workers: number of workers that make a step, or the most of them.
@@ -108,6 +109,7 @@ class Run(Membership[NetworkCore]):
         self._claiming = threading.Lock()
         self._word = ""
         self.last_attempt: int | None = None
+        self.claimant = ""
 
     def _say_to_all(self, text: str) -> None:
         log.warning("job=%x %s", self.job, text)

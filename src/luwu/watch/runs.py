@@ -14,7 +14,7 @@ from luwu.control.address import SCHEME
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import ConfigError, LuwuError, ServerError
-from luwu.launch.asking import ask_run, has_no_server
+from luwu.launch.asking import NotUnderWayError, ask_run
 from luwu.launch.run_paths import RunPaths
 from luwu.observe.binding import RECENT, binding_sentence
 from luwu.watch.columns import Columns
@@ -190,10 +190,11 @@ class WatchedRun:
         folder = self._folder
         try:
             reply = ask_run(self.where, self._credentials, look=True)
+        except NotUnderWayError:
+            assert folder is not None
+            self._refusal = None
+            return {"live": False, "ended": True, "why": self._ended(folder)}, (), self._sample_now()
         except LuwuError as error:
-            if folder is not None and isinstance(error, ConfigError) and has_no_server(Path(self.where)):
-                self._refusal = None
-                return {"live": False, "ended": True, "why": self._ended(folder)}, (), self._sample_now()
             self._refusal = error
             return {"live": False, "ended": False, "why": str(error)}, (), self._sample_now()
         except OSError as error:  # of job.json

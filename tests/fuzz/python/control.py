@@ -142,6 +142,7 @@ class _Run:
         self.tracing = RunTracing()
         self.vacancies = Vacancies(1.5)
         self.last_attempt: int | None = None
+        self.claimant = ""
 
     def peer_of(self, rank: int) -> str:
         return PEER
