@@ -226,3 +226,17 @@ def test_the_address_of_a_socket_in_a_deep_folder_is_short(tmp_path: Path) -> No
         client = LocalClient(server.socket_path)
         client.join(0, 1)
         client.close()
+
+
+def test_a_stopped_server_whose_queue_is_full_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "luwu.sock"
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as waiting:
+        server.bind(str(path))
+        server.listen(0)
+        waiting.connect(str(path))  # nobody takes it in
+
+        def ask() -> None:
+            LocalClient(path, connect_seconds=0.0, answer_seconds=0.05)
+
+        with pytest.raises(ServerError, match=r"took nobody in within 0\.05 s: its process is stopped or hangs"):
+            within_a_minute(ask)

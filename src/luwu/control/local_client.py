@@ -54,10 +54,11 @@ class LocalClient(OfThisProcess):
     Args:
         path: the server's socket.
         connect_seconds: the longest wait for it to be there; default: a minute.
-        answer_seconds: the longest wait for an answer; None: until the server ends.
+        answer_seconds: the longest wait for an answer, and for a place in the queue of those who want to be taken in;
+            None: until the server ends, and as long as ``connect_seconds``.
 
     Raises:
-        ServerError: nobody listens there.
+        ServerError: nobody listens there, or whoever does takes nobody in.
     """
 
     _what = "this session"
@@ -153,15 +154,21 @@ class LocalClient(OfThisProcess):
             raise ServerError(f"the connection to the server broke: {error}") from error
 
     def _reach(self, path: Path, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
+        self._connection.setblocking(False)  # a server that is stopped takes nobody in, and its queue may be full
         while True:
             try:
                 with short_address(path) as address:
                     self._connection.connect(address)
+                self._connection.setblocking(True)
                 return
             except OSError as error:
-                if time.monotonic() > deadline:
+                full = isinstance(error, BlockingIOError)
+                limit = max(seconds, self._answer_seconds or 0.0) if full else seconds
+                if time.monotonic() - began > limit:
                     raise ServerError(
-                        f"no server listens at {path}: {error.strerror}; start it, or check the path"
+                        f"the server at {path} took nobody in within {limit:g} s: its process is stopped or hangs"
+                        if full
+                        else f"no server listens at {path}: {error.strerror}; start it, or check the path"
                     ) from error
                 time.sleep(_RETRY_SECONDS)
