@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from luwu.core.errors import LuwuError, ServerError
 from luwu.watch import folder as watch_folder
 from luwu.watch import runs as watch_runs
 from luwu.watch import tails
-from luwu.watch.looks import RATE_SECONDS, Looks
+from luwu.watch.looks import RATE_SECONDS, Looks, in_thread
 from luwu.watch.runs import Cursor, WatchedRun
 from luwu.watch.terminal import text_of
 
@@ -144,6 +145,17 @@ def test_runs_under_way_are_looked_at_twice_for_their_rates() -> None:
     live, ended, waits = Counted(live=True), Counted(live=False), list[float]()
     Looks().look_for_rates([live, ended], waits.append)  # type: ignore[list-item]
     assert (live.looks, ended.looks, waits) == (2, 1, [RATE_SECONDS])
+
+
+def test_an_error_of_a_look_comes_to_whoever_waits_for_it() -> None:
+    def fail() -> None:
+        raise LookupError
+
+    async def look() -> None:
+        await in_thread(fail)
+
+    with pytest.raises(LookupError):
+        asyncio.run(look())
 
 
 def test_a_damaged_job_is_said_to_be_damaged(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,33 @@ def test_a_long_file_is_read_without_a_rest(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert asyncio.run(follow()) == 4  # each of them is told
     assert rested == [(0, LOOK_SECONDS)]
+
+
+class HangingRun(LongRun):
+    """A run whose server does not answer until ``go_on`` is set."""
+
+    go_on = threading.Event()
+
+    def refresh(self) -> None:
+        self.go_on.wait(60)
+
+
+def test_runs_whose_servers_do_not_answer_hold_up_no_other_and_no_end() -> None:
+    async def follow() -> list[int]:
+        changed = asyncio.Condition()
+        followers = [Follower(HangingRun(0), changed) for _ in range(100)]  # type: ignore[arg-type]
+        followers.append(Follower(LongRun(1), changed))  # type: ignore[arg-type]
+        for follower in followers:
+            follower.count(1)
+        tasks = [asyncio.create_task(follower.follow()) for follower in followers]
+        async with changed:
+            await asyncio.wait_for(changed.wait_for(lambda: followers[-1].turn), 60)
+        for task in tasks:
+            task.cancel()
+        return [follower.turn for follower in followers[:-1]]
+
+    assert asyncio.run(follow()) == [0] * 100 and not HangingRun.go_on.is_set()
+    HangingRun.go_on.set()
 
 
 def test_a_websocket_is_closed() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 from luwu.control.timeouts import TIMEOUTS
 from luwu.watch.runs import WatchedRun
+
+ResultT = TypeVar("ResultT")
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +56,25 @@ class Looks:
         if live := [run for run in runs if run.state["live"]]:
             wait(RATE_SECONDS)
             self.look_at_all(live)
+
+
+async def in_thread(call: Callable[[], ResultT]) -> ResultT:
+    """Return what a function returns, called in a thread of its own; raises its error.
+
+    asyncio's own threads are few, which servers that do not answer would take, and the process would wait for them at
+    its end.
+    """
+    found: Future[ResultT] = Future()
+    found.set_running_or_notify_cancel()  # whoever waits no longer leaves it alone
+
+    def work() -> None:
+        try:
+            found.set_result(call())
+        except Exception as error:
+            found.set_exception(error)
+
+    threading.Thread(target=work, name="luwu-look", daemon=True).start()
+    return await asyncio.wrap_future(found)
 
 
 def _refresh(run: WatchedRun) -> None:

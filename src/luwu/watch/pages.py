@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from luwu.watch.looks import in_thread
 from luwu.watch.runs import LOOK_SECONDS, Cursor, Places, WatchedRun
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class Follower:
         while True:
             await self._watched.wait()
             try:
-                await asyncio.to_thread(self.run.refresh)
+                await in_thread(self.run.refresh)
             except Exception:
                 log.exception("could not look at %s", self.run.where)
             async with self._changed:
@@ -127,7 +129,7 @@ class Pages:
         """List the runs, also those that have come since the last time."""
         await self._look_for_runs()
         return JSONResponse([
-            {"id": number, "name": follower.run.name, "live": await asyncio.to_thread(follower.run.seems_live)}
+            {"id": number, "name": follower.run.name, "live": await in_thread(follower.run.seems_live)}
             for number, follower in enumerate(self._followers)
         ])  # fmt: skip
 
@@ -157,7 +159,7 @@ class Pages:
             self._changed.notify_all()
 
     async def _look_for_runs(self) -> None:
-        runs = await asyncio.to_thread(self._places.runs)
+        runs = await in_thread(self._places.runs)
         for run in runs[len(self._followers) :]:  # another request may have added some meanwhile
             follower = Follower(run, self._changed)
             self._followers.append(follower)
@@ -173,7 +175,8 @@ class Pages:
                 for number, follower in followers.items():
                     if follower.turn != turns[number]:
                         turns[number] = follower.turn
-                        record, cursors[number] = await asyncio.to_thread(follower.run.update, cursors[number])
+                        update = partial(follower.run.update, cursors[number])
+                        record, cursors[number] = await in_thread(update)
                         yield f"data: {json_text({'run': number, **record})}\n\n".encode()
                 async with self._changed:
                     await self._changed.wait_for(
