@@ -1,24 +1,28 @@
-"""Connections to the page of `luwu watch`: one that asks for nothing is closed."""
+"""Connections to the page of `luwu watch`: one that asks for nothing, or for nothing more, is closed."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from tests.integration.network import make_authority, make_certificate
 from uvicorn.server import ServerState
 
 from luwu.watch import serving
+from luwu.watch.pages import Gate, Pages, make_app
+from luwu.watch.runs import Places
 
 LIMIT_SECONDS = 60.0
 
 
 async def answer_to(request: bytes, app: Any, made: list[Any]) -> bytes:
     """Return what a server sends until it closes the connection; `made` gets its side of it."""
-    config = uvicorn.Config(app, lifespan="off", log_level="error")
+    config = uvicorn.Config(app, lifespan="off", log_level="error", timeout_keep_alive=600)
     config.load()
 
     def connection() -> Any:
@@ -52,6 +56,63 @@ def test_an_answer_may_take_longer_than_a_request() -> None:
         await send({"type": "http.response.body", "body": b"found"})
 
     assert b"found" in asyncio.run(answer_to(b"GET / HTTP/1.1\r\nHost: luwu\r\n\r\n", slow, made))
+
+
+async def answer(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"found"})
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nHost: luwu\r\n\r\nG",
+        b"POST / HTTP/1.1\r\nHost: luwu\r\nContent-Length: 9\r\n\r\nx",
+        b"GET / HTTP/1.1\r\nHost: luwu\r\n\r\nGET / HTTP/1.1\r\nHost: luwu\r\n\r\n",
+    ],
+)
+def test_a_connection_that_asks_no_more_is_closed_after_its_answers(
+    monkeypatch: pytest.MonkeyPatch, request_: bytes
+) -> None:
+    made: list[Any] = []
+
+    async def answer_late(scope: Any, receive: Any, send: Any) -> None:
+        made[0]._stop_timer()  # the time of the first request is over
+        await answer(scope, receive, send)
+
+    monkeypatch.setattr(serving, "_REQUEST_SECONDS", 0.5)
+    found = asyncio.run(answer_to(request_, answer_late, made))
+    assert found.count(b"found") == request_.count(b"HTTP/1.1")
+
+
+def test_whoever_is_refused_is_not_heard_out() -> None:
+    request = b"POST / HTTP/1.1\r\nHost: luwu\r\nContent-Length: 9\r\n\r\nx"
+    found = asyncio.run(answer_to(request, Gate(answer, "token", False), []))
+    assert found.startswith(b"HTTP/1.1 403 ") and b"connection: close" in found.lower()
+
+
+def test_a_connection_over_tls_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_REQUEST_SECONDS", 0.1)
+    (tmp_path / "metrics.jsonl").write_text("")
+    files = make_certificate(tmp_path, "page", make_authority(tmp_path, "authority"))
+
+    async def close_by_server() -> bytes:
+        pages = Pages(Places([str(tmp_path)]))
+        config = uvicorn.Config(
+            make_app(pages, "token"), lifespan="on", log_level="error",
+            ssl_certfile=str(files.certificate), ssl_keyfile=str(files.key),
+        )  # fmt: skip
+        with serving.bind("127.0.0.1", 0) as listening:
+            server = serving._Server(config, pages)
+            task = asyncio.create_task(server.serve([listening]))
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            found = await asyncio.wait_for(reader.read(), LIMIT_SECONDS / 2)  # asyncio's own limit is a minute
+            writer.close()
+            server.should_exit = True
+            await task
+        return found
+
+    assert asyncio.run(close_by_server()) == b""
 
 
 def test_a_page_takes_no_memory_for_numpy_and_torch() -> None:

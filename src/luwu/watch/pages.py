@@ -67,7 +67,7 @@ class Gate:
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", secure=self._secure)
             await response(scope, receive, send)
         else:
-            await Response(status_code=403)(scope, receive, send)
+            await Response(status_code=403, headers={"connection": "close"})(scope, receive, send)  # whatever follows
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self._token.encode())

@@ -49,23 +49,56 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Connection(H11Protocol):
-    """Connection that is closed unless its first request has come in time: uvicorn itself would wait for ever."""
+    """Connection that is closed where a request does not come in time: uvicorn itself would wait for ever.
+
+    The time runs from the begin of the connection, and from each answer, until the next request's head has come.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(_REQUEST_SECONDS, self._close_unless_asked)
+        self._start_timer()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(_REQUEST_SECONDS, self._close_unless_asked)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _close_unless_asked(self) -> None:
-        if self.cycle is None:
-            self.transport.close()  # type: ignore[unreachable] # uvicorn's types leave out that there is none at first
+        # uvicorn's types leave out that there is no request at first
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):
-    """Server that ends the streams before it waits for the end of its connections."""
+    """Server that limits the time of TLS handshakes, and ends the streams before it waits for its connections' end."""
 
     def __init__(self, config: uvicorn.Config, pages: Pages) -> None:
         super().__init__(config)
         self._pages = pages
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])  # uvicorn's own servers would wait a minute for each handshake
+        loop = asyncio.get_running_loop()
+        limit = _REQUEST_SECONDS if self.config.ssl else None
+        for listening in sockets or []:
+            server = await loop.create_server(
+                lambda: _Connection(self.config, self.server_state, self.lifespan.state),
+                sock=listening, backlog=self.config.backlog, ssl=self.config.ssl, ssl_handshake_timeout=limit,
+            )  # fmt: skip
+            self.servers.append(server)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._pages.end_streams()
@@ -94,7 +127,7 @@ def serve(places: Places, host: str, port: int, tls: tuple[Path, Path] | None, s
     certificate, key = (str(tls[0]), str(tls[1])) if tls else (None, None)
     config = uvicorn.Config(
         make_app(pages, token, secure=tls is not None), log_level="warning", lifespan="on",
-        timeout_graceful_shutdown=_CLOSE_SECONDS, ssl_certfile=certificate, ssl_keyfile=key, http=_Connection,
+        timeout_graceful_shutdown=_CLOSE_SECONDS, ssl_certfile=certificate, ssl_keyfile=key,
     )  # fmt: skip
     try:
         config.load()
