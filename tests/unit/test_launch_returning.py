@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
+from luwu.core.errors import ServerError
 from luwu.core.exits import Exit
+from luwu.launch import returning as returning_module
+from luwu.launch.asking import NotUnderWayError, server_of
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import CredentialFiles, Job, ServerAccess, mark_ended
+from luwu.launch.outcome import Outcome
 from luwu.launch.processes import Ended, ended_from_outside
 from luwu.launch.restarts import Restarts
-from luwu.launch.returning import Returning
+from luwu.launch.returning import Returning, run_job
+from luwu.launch.settings import build_settings
+from luwu.observe.display import Display
+from luwu.watch.runs import WatchedRun
 
 LOST, BROKEN, KILLED = Exit.SERVER_LOST, Exit.FAILED, -9
 
@@ -91,3 +102,40 @@ def test_a_worker_is_killed_once_for_each_end_of_its_session():
     restarts.note_fenced(1)
     assert len(list(restarts.look(workers, may_start=True))) == 1
     assert killed == [1, 1]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_run_whose_server_is_elsewhere_ends_with_its_launcher(tmp_path, monkeypatch, failed):
+    folder = RunFolder(tmp_path)
+
+    def run(settings, folder, display, server, *_, **__):
+        Job(settings=settings, folder=str(tmp_path), socket_path=None, launcher_pid=os.getpid(), server=server).write(
+            folder.job_path
+        )
+        os.utime(folder.job_path, (7, 7))
+        if failed:
+            raise ServerError("it has ended")
+        return Outcome()
+
+    monkeypatch.setattr(returning_module, "_run_on", run)
+    server = ServerAccess(url="luwu://127.0.0.1:1")
+    arguments = (build_settings({}), folder, Display.__new__(Display), server)
+    monkeypatch.setattr(returning_module, "_tell_failure", lambda *_: None)
+    with pytest.raises(ServerError) if failed else nullcontext():
+        run_job(*arguments, takes_weights=False, credentials=CredentialFiles())
+    assert folder.job_path.stat().st_mtime == 7  # since when its alerts count
+    (tmp_path / "metrics.jsonl").write_text("")
+    watched = WatchedRun(str(tmp_path))
+    watched.refresh()
+    assert watched.state["ended"]
+    with pytest.raises(NotUnderWayError):
+        server_of(tmp_path)
+
+
+def test_a_launcher_marks_no_job_of_another_one(tmp_path):
+    path = tmp_path / "job.json"
+    mark_ended(path)
+    assert not path.exists()
+    Job(settings=build_settings({}), folder=str(tmp_path), socket_path=None, launcher_pid=os.getpid() + 1).write(path)
+    mark_ended(path)
+    assert not Job.read(path).ended

@@ -58,7 +58,7 @@ def _job_elsewhere(folder: Path) -> Job | None:
     path = RunPaths(folder).job_path
     try:
         job = Job.read(path) if path.is_file() else None
-        if job is not None and job.server is not None:
+        if job is not None and job.server is not None and not job.ended:
             return job
         if (folder / SOCKET_NAME).exists():
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from luwu.control.credentials import Credentials, TlsFiles, find_credentials
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.exits import Exit
+from luwu.core.files import whole_file, write_all
 from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.settings import Settings
@@ -76,6 +78,8 @@ class Job(BaseModel):
     """The launcher that has the run, and writes its folder, is on another machine."""
     claim: str | None = None
     """Run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON."""
+    ended: bool = False
+    """The launcher has ended, and with it the run on this machine."""
 
     @property
     def run_id(self) -> str:
@@ -109,6 +113,20 @@ class Job(BaseModel):
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}; {_WRITES_IT}") from None
         return job
+
+
+def mark_ended(path: Path) -> None:
+    """Note in a job that this process has saved that its run has ended; a folder that takes no file keeps it as it is.
+
+    The file keeps its mode, and its time: that of the run's last start.
+    """
+    with suppress(LuwuError, OSError):
+        job = Job.read(path)
+        if job.launcher_pid == os.getpid():  # else another launcher has the folder, which refused this one
+            before = path.stat()
+            with whole_file(path, stat.S_IMODE(before.st_mode)) as file:
+                write_all(file, f"{job.model_copy(update={'ended': True}).model_dump_json(indent=1)}\n".encode())
+                os.utime(file.fileno(), ns=(before.st_mtime_ns, before.st_mtime_ns))
 
 
 def problem_in(error: ValidationError, whole: str) -> str:

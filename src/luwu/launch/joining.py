@@ -30,7 +30,7 @@ from luwu.launch.events import log_event
 from luwu.launch.fetching import fetch_files
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import Job, ServerAccess, problem_in
+from luwu.launch.job import Job, ServerAccess, mark_ended, problem_in
 from luwu.launch.machine_words import workers_text
 from luwu.launch.machines import MODEL_CONFIG
 from luwu.launch.own_folder import require_own
@@ -162,7 +162,10 @@ class JoinedRun:
             self.restarts.may_begin = False
             folder = RunFolder(self._path or default_folder(job))
             with hold(folder):
-                return self._work(job, told.files, folder)
+                try:
+                    return self._work(job, told.files, folder)
+                finally:
+                    mark_ended(folder.job_path)
         except _EndedError as ended:
             return ended.end
         finally:

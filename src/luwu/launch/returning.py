@@ -17,7 +17,7 @@ from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.events import log_event
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import CredentialFiles, ServerAccess
+from luwu.launch.job import CredentialFiles, ServerAccess, mark_ended
 from luwu.launch.local import LocalRun
 from luwu.launch.outcome import Outcome
 from luwu.launch.processes import Ended, ended_from_outside
@@ -55,6 +55,8 @@ def run_job(
                 why = cause_of(error).partition("\n")[0] or type(error).__name__
                 _tell_failure(settings, folder, display, course.step, why)
             raise
+        finally:
+            mark_ended(folder.job_path)
         if course.begun and outcome.stopped and not interrupts.count:
             _tell_failure(settings, folder, display, outcome.step, "it has ended, and was not stopped here")
         return outcome
