@@ -15,6 +15,7 @@ from luwu.launch.events import log_event
 from luwu.launch.folder import RunFolder
 from luwu.watch.columns import CURVES, LAST_ROWS, Columns, thin
 from luwu.watch.disks import DiskCounts, disk_of, look_at_disks, read_disk
+from luwu.watch.folder import WatchedFolder
 from luwu.watch.logs import MOST_BYTES, MOST_LINES, Line, Logs, level_of
 from luwu.watch.tails import LONGEST_BYTES, READ_BYTES, Tail
 
@@ -233,3 +234,14 @@ def test_what_happened_to_the_processes_of_a_run_is_among_its_logs(tmp_path: Pat
     assert (first.source, first.level) == (second.source, second.level) == ("launcher", "warning")
     assert first.text.endswith(" WARNING worker 1 was killed by SIGKILL; starting another (restart 1 of 3)")
     assert second.text.endswith(" the last lines:   none")
+
+
+@pytest.mark.parametrize(
+    ("stores", "found"),
+    [('["/a", "/b"]', ["/a", "/b"]), ("true", []), ("7", []), ('"/a"', []), ("[7]", []), ('[7, "/b"]', ["/b"])],
+)
+def test_stores_that_are_no_list_are_taken_as_not_named(tmp_path: Path, stores: str, found: list[str]) -> None:
+    (tmp_path / "config.toml").write_text(f"[run]\nstores = {stores}\n")
+    folder = WatchedFolder(tmp_path)
+    folder.refresh()
+    assert folder.stores == ([Path(each) for each in found] or [tmp_path / "store"])

@@ -57,7 +57,7 @@ class WatchedFolder:
         self.logs = Logs(path)
         self.alerts = AlertFile(self._paths)
         self.settings: dict[str, Any] = {}
-        self.stores = [path / "store"]
+        self.stores = [self._paths.path / "store"]
 
     def refresh(self) -> None:
         """Read what is new, of a long metrics.jsonl a piece; raises OSError for a file, once the others are read."""
@@ -149,8 +149,8 @@ class WatchedFolder:
         self._settings_of, self.settings = written, without_private(flat(tables))
         run = tables.get("run")
         named = run.get("stores") if isinstance(run, Mapping) else None
-        if named:
-            self.stores = [Path(store) for store in named if isinstance(store, str)]
+        stores = [Path(store) for store in named if isinstance(store, str)] if isinstance(named, list) else []
+        self.stores = stores or [self._paths.path / "store"]
 
 
 def _is_finite(value: object) -> bool:
