@@ -154,7 +154,7 @@ def check_sums(folder: Path, events: list[dict[str, Any]], first: int, last: int
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     code, _, error = finish(start(tmp_path, "trace", "."))
     assert code == 2
-    assert "expected a run folder with a run under way, found none" in error
+    assert "expected a run folder, found a folder without a run" in error
 
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])

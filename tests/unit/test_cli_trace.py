@@ -100,6 +100,24 @@ def test_a_run_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch
         assert f"{tmp_path}: expected a run folder, found one that cannot be read: Permission denied" in told.stderr
 
 
+@pytest.mark.parametrize("command", ["trace", "status", "explain"])
+def test_a_folder_that_is_not_there_is_said_not_to_be(tmp_path: Path, command: str) -> None:
+    told = CliRunner().invoke(app, [command, str(tmp_path / "nope")])
+    assert told.exit_code == 2 and "found no such folder; check the name" in told.stderr
+    told = CliRunner().invoke(app, [command, str(tmp_path)])
+    assert told.exit_code == 2 and ("found a folder without a run" in told.stderr or "no config.toml" in told.stderr)
+
+
+@pytest.mark.parametrize("command", ["trace", "status"])
+def test_of_a_run_that_has_ended_the_commands_are_named_that_tell_more(tmp_path: Path, command: str) -> None:
+    run = tmp_path / "a run"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text("")
+    told = CliRunner().invoke(app, [command, str(run)])
+    assert told.exit_code == 2 and "found one that has ended" in told.stderr
+    assert f"`luwu watch '{run}'`" in told.stderr and f"`luwu explain '{run}'`" in told.stderr
+
+
 def test_a_file_behind_a_folder_that_cannot_be_searched_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

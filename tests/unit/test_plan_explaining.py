@@ -225,4 +225,6 @@ def test_a_run_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["explain", str(tmp_path / "none")])
+    assert told.exit_code == 2 and "expected the folder of a run, found no such folder" in told.stderr
+    told = CliRunner().invoke(app, ["explain", str(tmp_path)])
     assert told.exit_code == 2 and "expected the folder of a run, found no config.toml in it" in told.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,19 @@ if TYPE_CHECKING:
 
 
 class NotUnderWayError(ConfigError):
-    """Raised when a run is asked that has ended, or has never begun: its folder is all that there is of it."""
+    """Raised when a run is asked that has ended: its folder is all that there is of it.
+
+    Args:
+        folder: the run's folder.
+        found: what was found in the place of a run under way.
+    """
+
+    def __init__(self, folder: Path, found: str) -> None:
+        name = shlex.quote(str(folder))
+        super().__init__(
+            f"{folder}: expected a run folder with a run under way, found {found}; `luwu watch {name}` shows how it "
+            f"went, and `luwu explain {name}` what bound its steps"
+        )
 
 
 def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = False) -> pb.StatusReply:
@@ -30,8 +43,8 @@ def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = 
         look: ask for blocks and figures, too.
 
     Raises:
-        NotUnderWayError: no run is under way in the folder. ConfigError: it cannot be read. ServerError: its server
-        does not answer. AuthenticationError: the key is not the server's.
+        NotUnderWayError: the folder's run has ended. ConfigError: it has no run, or cannot be read. ServerError: its
+        server does not answer. AuthenticationError: the key is not the server's.
     """
     if where.startswith(SCHEME):
         return ask_status(parse_urls(where)[0].url, credentials or Credentials(), look=look)
@@ -55,21 +68,25 @@ def server_of(folder: Path) -> ServerAccess | None:
 
 def _job_elsewhere(folder: Path) -> Job | None:
     """Return the job of a run whose workers reach their server over the network; None: it is the launcher's own."""
-    path = RunPaths(folder).job_path
+    paths = RunPaths(folder)
     try:
-        job = Job.read(path) if path.is_file() else None
+        job = Job.read(paths.job_path) if paths.job_path.is_file() else None
         if job is not None and job.server is not None and not job.ended:
             return job
         if (folder / SOCKET_NAME).exists():
             return None
+        known = job is not None or paths.metrics_path.exists() or paths.config_path.exists()
+        found = "a folder without a run" if folder.is_dir() else "no such folder"
     except OSError as error:
         raise ConfigError(
             f"{folder}: expected a run folder, found one that cannot be read: {error.strerror}; give this user "
             "permission to read it, or name the run's server by its URL"
         ) from None
-    raise NotUnderWayError(
-        f"{folder}: expected a run folder with a run under way, found none; for a run whose server is elsewhere give "
-        "that server's URL"
+    if known:
+        raise NotUnderWayError(folder, "one that has ended")
+    raise ConfigError(
+        f"{folder}: expected a run folder, found {found}; check the name, or give the URL of the run's server, "
+        "luwu://HOST:PORT"
     )
 
 
@@ -80,8 +97,5 @@ def _ask_server(folder: Path, job: Job, look: bool) -> pb.StatusReply:
     except ServerError as error:
         raise ServerError(f"{folder}: no run is under way there; its server was asked: {error}") from None
     if reply.run not in ("", job.run_id):
-        raise NotUnderWayError(
-            f"{folder}: expected a run folder with a run under way, found that its server {job.server.url} has another "
-            "run now; for that one give the server's URL"
-        )
+        raise NotUnderWayError(folder, f"that its server, {job.server.url}, has another run now")
     return reply

@@ -42,7 +42,8 @@ def explain_run(path: Path) -> Explanation:
     folder = RunFolder(path)
     saved = folder.saved_settings()
     if saved is None:
-        raise ConfigError(f"{path}: expected the folder of a run, found no {folder.config_path.name} in it; check it")
+        found = f"no {folder.config_path.name} in it" if path.is_dir() else "no such folder"
+        raise ConfigError(f"{path}: expected the folder of a run, found {found}; check the name")
     settings = build_settings(saved)
     # A long run has more rows than memory should hold.
     made = deque((row for row in iterate_metrics(folder.metrics_path) if row.get("committed")), _MOST_ROWS)
