@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tests.unit.test_observe_meter import report
 
 from luwu.observe.display import LiveDisplay, PlainDisplay, choose_display, duration, figures
 from luwu.observe.meter import Meter, StepRecord
-from luwu.observe.metrics import MetricsLog, read_metrics
+from luwu.observe.metrics import LONGEST_ROW_BYTES, MetricsLog, read_metrics
 from luwu.observe.plots import draw_loss, draw_throughput
 
 
@@ -72,6 +74,21 @@ def test_a_validation_after_the_last_report_is_written_into_its_row(tmp_path):
     log.append(record(3))
     log.close()
     assert [row.get("validation_loss") for row in read_metrics(path)] == [None, None, 1.5, None, None]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_without_an_end_takes_bounded_memory(tmp_path, end):
+    path = write_rows(tmp_path / "metrics.jsonl", 3)
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size + 16 * LONGEST_ROW_BYTES)
+        file.seek(0, os.SEEK_END)
+        file.write(end + b'{"attempt": 3, "step": 4}' if end else b"")
+    tracemalloc.start()
+    rows = read_metrics(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [row["attempt"] for row in rows] == [0, 1, 2, *([3] if end else [])]
+    assert most < 5 * LONGEST_ROW_BYTES
 
 
 def test_no_metrics_are_no_rows(tmp_path):

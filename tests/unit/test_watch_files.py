@@ -15,9 +15,9 @@ from luwu.launch.events import log_event
 from luwu.launch.folder import RunFolder
 from luwu.watch.columns import CURVES, LAST_ROWS, Columns, thin
 from luwu.watch.disks import DiskCounts, disk_of, look_at_disks, read_disk
-from luwu.watch.folder import WatchedFolder
+from luwu.watch.folder import READS, WatchedFolder
 from luwu.watch.logs import MOST_BYTES, MOST_LINES, Line, Logs, level_of
-from luwu.watch.tails import LONGEST_BYTES, READ_BYTES, Tail
+from luwu.watch.tails import CALL_BYTES, LONGEST_BYTES, READ_BYTES, Tail
 
 
 def test_columns_keep_what_is_a_number_and_say_what_is_not_known() -> None:
@@ -124,6 +124,33 @@ def test_a_line_without_an_end_takes_bounded_memory(tmp_path: Path) -> None:
         file.write(b"\nshort\n")
     (long, short) = Tail(path).lines()
     assert LONGEST_BYTES <= len(long) <= LONGEST_BYTES + READ_BYTES and short == b"short"
+
+
+def test_one_call_reads_a_part_of_a_line_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as file:
+        file.truncate(8 * CALL_BYTES)
+    folder = WatchedFolder(tmp_path)
+    folder.refresh()
+    assert folder.reading == READS / 8
+    while folder.reading is not None:
+        folder.refresh()
+    with path.open("ab") as file:
+        file.write(b'\n{"attempt": 0, "step": 1}\n')
+    folder.refresh()
+    assert [row["step"] for row in folder.recent] == [1]
+
+
+def test_nothing_is_left_to_read_of_a_file_that_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.touch()
+    os.truncate(path, 8 * CALL_BYTES)
+    folder = WatchedFolder(tmp_path)
+    folder.refresh()
+    assert folder.reading is not None
+    path.unlink()
+    folder.refresh()
+    assert folder.reading is None
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])

@@ -21,6 +21,9 @@ from luwu.observe.unreported import unreported_rows
 MOST_ATTEMPTS = 1 << 62
 """Bound of an attempt's number in a row that is read."""
 
+LONGEST_ROW_BYTES = 8 << 20
+"""Bytes of a line that are looked at; no row is longer, and a damaged file may have a line of many gigabytes."""
+
 
 class MetricsLog:
     """The file metrics.jsonl, to which each step appends a row; on resume its rows are made to agree with the store."""
@@ -128,11 +131,18 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, with their ends; nothing if there is no file. Raises as `read_metrics` does."""
+    """Yield the lines of a file, with their ends; nothing if there is no file. Raises as `read_metrics` does.
+
+    A line that is too long is cut, and has its end if it had one.
+    """
     try:
         with BufferedReader(FileIO(path, opener=_open_without_wait)) as file:
             require_file(path)
-            yield from file
+            while line := file.readline(LONGEST_ROW_BYTES):
+                end = line
+                while not end.endswith(b"\n") and (more := file.readline(LONGEST_ROW_BYTES)):
+                    end = more
+                yield line if line is end or not end.endswith(b"\n") else line + b"\n"
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:

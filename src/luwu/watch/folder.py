@@ -120,7 +120,7 @@ class WatchedFolder:
         for _ in range(READS):
             lines = self._rows.lines()
             self._notice_restart()
-            if not lines:
+            if not lines and self._rows.read_share == 1.0:
                 return
             for line in lines:
                 row = row_of(line)

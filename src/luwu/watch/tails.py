@@ -13,6 +13,9 @@ READ_BYTES = 1 << 20
 LONGEST_BYTES = 8 << 20
 """Bytes of a line, and some more, that are kept; the rest of a longer one is left out."""
 
+CALL_BYTES = 32 << 20
+"""Bytes without a line's end that one call reads, so that a look at a damaged file takes a moment."""
+
 _MARK_BYTES = 256
 
 
@@ -41,7 +44,11 @@ class Tail:
         self._passes_over = False  # the rest is the end of a line whose begin was not read
 
     def lines(self) -> list[bytes]:
-        """Return some of the lines that follow, without their ends; empty at the end of the file, or without one."""
+        """Return some of the lines that follow, without their ends.
+
+        Empty at the end of the file, without one, and where a line has no end for long; `read_share` is then below 1.
+        """
+        self._size = 0  # nothing is left to read where there is no file any more
         try:
             with FileIO(self.path, opener=_open_without_wait) as file:
                 status = os.fstat(file.fileno())
@@ -59,7 +66,9 @@ class Tail:
 
     def _read(self, file: FileIO) -> list[bytes]:
         file.seek(self._offset)
-        while data := file.read(READ_BYTES):
+        for _ in range(CALL_BYTES // READ_BYTES):
+            if not (data := file.read(READ_BYTES)):
+                return []
             self._offset += len(data)
             self._mark = (self._mark + data)[-_MARK_BYTES:]
             first, *others = data.split(b"\n")
