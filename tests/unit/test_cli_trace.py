@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from io import FileIO
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def test_a_trace_is_written_where_nothing_can_lie_beside_it(tmp_path: Path, monk
     run_trace.write_run_trace(pb.RunTrace(first_step=3), path)
     assert '"first step": 3' in path.read_text()
     run_trace.write_run_trace(pb.RunTrace(), Path("/dev/null"))
+
+
+def test_a_name_may_be_as_long_as_names_may_be(tmp_path: Path) -> None:
+    longest = tmp_path / ("t" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 5) + ".json")
+    require_writable(longest)
+    run_trace.write_run_trace(pb.RunTrace(first_step=3), longest)
+    assert [*tmp_path.iterdir()] == [longest]
+    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+        require_writable(longest.with_name("t" + longest.name))
 
 
 def refuse(path: Path) -> bool:
