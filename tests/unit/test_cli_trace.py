@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from io import FileIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -16,8 +18,10 @@ from luwu.control import control_pb2 as pb
 from luwu.control import tracing
 from luwu.core import perfetto
 from luwu.core.errors import ConfigError
+from luwu.core.trace import NOBODY, NONE, RECORD, Kind
 from luwu.observe import run_trace
 from luwu.observe.run_trace import require_writable
+from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
 
 
 @pytest.mark.parametrize(
@@ -147,3 +151,28 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
     refused.add(tmp_path / "t.json")
     with pytest.raises(ConfigError, match="Permission denied"):
         require_writable(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize(("known", "words"), [(True, "steps 2 to 3, 1 span"), (False, "3,003 of the store, 1 span")])
+def test_steps_are_the_runs_own_where_its_store_says_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, words: str
+) -> None:
+    (tmp_path / "run-id").write_text("it")
+    if known:
+        (tmp_path / "store").mkdir()
+        claim = Claim(RunRecord("it", "runs/it"), takes_weights=True)
+        claim_store(tmp_path / "store", Claim(RunRecord("other", "runs/other")), Counts(), imported=False)
+        claim_store(tmp_path / "store", claim, Counts(3000, 3000, 0), imported=False)
+    record = np.array([(100, 200, 0, 3003, NONE, NONE, NOBODY, Kind.COMMIT)], RECORD)
+    server = pb.ProcessTrace(name="server 1", records=record.tobytes())
+    found = pb.RunTrace(first_step=3002, last_step=3003, processes=[server], missing=["worker 1 until step 3002"])
+    monkeypatch.setattr(tracing, "ask_in", lambda folder: None)
+    monkeypatch.setattr(tracing, "trace_run", lambda *_, **__: found)
+    told = CliRunner().invoke(app, ["trace", str(tmp_path), "--output", str(tmp_path / "t.json")])
+    assert words in told.stdout
+    step = 3 if known else 3003
+    assert told.stderr == f"worker 1 until step {step - 1}: its records did not come\n"
+    written = json.loads((tmp_path / "t.json").read_text())
+    assert written["otherData"]["first step"] == step - 1
+    (commit,) = [event for event in written["traceEvents"] if event["ph"] == "X"]
+    assert (commit["name"], commit["args"]) == (f"step {step}", {"step": step})

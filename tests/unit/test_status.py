@@ -38,7 +38,7 @@ from luwu.server.server import LocalServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import star
 from luwu.session.local import join as join_locally
-from luwu.store.run_record import Claim, RunRecord
+from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
 from luwu.watch.runs import WatchedRun
 
 
@@ -223,7 +223,7 @@ def test_the_status_as_text() -> None:
         missing=[2], pause=str(RoomWait("/data", 0, 0.0)), unwritten=7, since_commit_seconds=38.4,
     )  # fmt: skip
     assert list(lines_of(reply)) == [
-        "step 1,200, 1,203 attempts, 3 rolled back",
+        "step 1,200 of the store, 1,203 attempts, 3 rolled back",
         "last on the disk: step 1,193, 38 s ago",
         str(RoomWait("/data", 0, 0.0)),
         "waits for worker 2 to begin",
@@ -233,6 +233,9 @@ def test_the_status_as_text() -> None:
         "train.py line 7, in load (2 s ago); received 7 kB, sent 80 B, 3 packets sent again, 0 dropped",
         "step 1,201 waits for worker 1, which has made no progress for 12 s",
     ]
+    own = list(lines_of(reply, Counts(1100, 1101, 1)))
+    assert own[:2] == ["step 100, 102 attempts, 2 rolled back", "last on the disk: step 93, 38 s ago"]
+    assert own[-1].startswith("step 101 waits for worker 1")
     assert list(lines_of(pb.StatusReply(workers=3, failure="worker 1 ended"))) == [
         "step 0", "failed: worker 1 ended", "no worker is here; a run has 3",
     ]  # fmt: skip
@@ -256,6 +259,26 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
     assert found["present"][0]["progress"]["link"]["packets_again"] == 3
     reply.failure = "worker 1 ended"
     assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 1
+
+
+def test_the_steps_of_a_new_run_in_an_old_store_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = pb.StatusReply(open=True, step=3002, attempts=3012, rolled_back=10, workers=1)
+    monkeypatch.setattr(asking, "ask_local_status", lambda folder, look: reply)
+    store = tmp_path / "elsewhere" / "store"
+    store.mkdir(parents=True)
+    (tmp_path / "config.toml").write_text(f'[run]\nstores = ["{store}"]\n')
+    (tmp_path / "run-id").write_text("it\n")
+
+    def told() -> str:
+        return CliRunner().invoke(app, ["status", str(tmp_path)]).stdout.splitlines()[0]
+
+    assert told() == "step 3,002 of the store, 3,012 attempts, 10 rolled back"
+    claim_store(store, Claim(RunRecord("other", "runs/other")), Counts(), imported=False)
+    assert told() == "step 3,002 of the store, 3,012 attempts, 10 rolled back"
+    claim_store(store, Claim(RunRecord("it", "runs/it"), takes_weights=True), Counts(3000, 3009, 9), imported=False)
+    assert told() == "step 2, 3 attempts, 1 rolled back"
+    (store / "run.json").write_text("{")
+    assert told() == "step 3,002 of the store, 3,012 attempts, 10 rolled back"
 
 
 def test_a_look_has_blocks_and_figures_of_an_open_store_and_a_status_has_none(tmp_path: Path) -> None:

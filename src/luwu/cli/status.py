@@ -18,6 +18,7 @@ from luwu.launch.machine_words import machine_text
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
+    from luwu.store.run_record import Counts
 
 
 def status(
@@ -30,6 +31,7 @@ def status(
 ) -> None:
     """Show a run that is under way: its step, what each worker does, and who waits for whom.
 
+    Steps are the run's own where its folder is given and its store is on this machine; else, and in JSON, the store's.
     Asking disturbs nobody. Of several servers, ask the first: workers tell it what they do.
 
     Exit status: 0 the run is under way or waits for its workers, 1 it has failed or nobody answers, 2 arguments that
@@ -38,13 +40,15 @@ def status(
     from luwu.control.address import SCHEME
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.launch.asking import ask_run
+    from luwu.launch.first_counts import first_counts_of
 
     credentials = find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca))
     reply = ask_run(where, credentials if where.startswith(SCHEME) else None)
     if as_json:
         say_json(record_of(reply))
     else:
-        for line in lines_of(reply):
+        first = None if where.startswith(SCHEME) else first_counts_of(Path(where))
+        for line in lines_of(reply, first):
             say(line)
     if reply.failure:
         raise typer.Exit(Exit.FAILED)
@@ -95,12 +99,22 @@ def _worker_record(worker: pb.WorkerStatus) -> dict[str, Any]:
     }
 
 
-def lines_of(reply: pb.StatusReply) -> Iterator[str]:
-    """Return the status as text, a line at a time."""
-    attempts = f", {reply.attempts:,} attempts, {reply.rolled_back:,} rolled back" if reply.open else ""
-    yield f"step {reply.step:,}{attempts}"
+def lines_of(reply: pb.StatusReply, first: Counts | None = None) -> Iterator[str]:
+    """Return the status as text, a line at a time.
+
+    Args:
+        reply: the server's answer; its counts are the store's.
+        first: the store's counts at which the run began in it; None: they are not known, and the store's are shown.
+    """
+    step, attempts, rolled_back = reply.step, reply.attempts, reply.rolled_back
+    if first is not None:
+        step, attempts = max(0, step - first.step), max(0, attempts - first.attempts)
+        rolled_back = max(0, rolled_back - first.rolled_back)
+    whose = " of the store" if first is None and step else ""
+    yield f"step {step:,}{whose}{f', {attempts:,} attempts, {rolled_back:,} rolled back' if reply.open else ''}"
     if reply.unwritten:
-        yield f"last on the disk: step {reply.step - reply.unwritten:,}, {reply.since_commit_seconds:.0f} s ago"
+        on_disk = max(0, step - reply.unwritten)
+        yield f"last on the disk: step {on_disk:,}, {reply.since_commit_seconds:.0f} s ago"
     if reply.failure:
         yield f"failed: {reply.failure}"
     if reply.pause:
@@ -120,7 +134,7 @@ def lines_of(reply: pb.StatusReply) -> Iterator[str]:
     behind = [worker for worker in reply.present if worker.behind_seconds >= TIMEOUTS.slow_worker_seconds]
     for worker in behind:
         yield (
-            f"step {reply.step + 1:,} waits for worker {worker.rank}, which has made no progress for "
+            f"step {step + 1:,} waits for worker {worker.rank}, which has made no progress for "
             f"{worker.behind_seconds:.0f} s"
         )
 

@@ -41,7 +41,8 @@ def trace(
     """Write what servers, switches and workers do in the next steps of a run, as a trace for ui.perfetto.dev.
 
     Each block's way is a flow: pull, read, hand out, compute, push, collect, read states, update, write, commit. Of
-    several servers name all, in the order in which the workers name them.
+    several servers name all, in the order in which the workers name them. Steps are the run's own where its folder is
+    given and its store is on this machine; else the store's.
 
     Exit status: 0 the trace is written, 1 nobody answers, the run ended, or another trace is under way, 2 no run is in
     that folder, arguments that cannot work, or a file that cannot be written.
@@ -51,6 +52,8 @@ def trace(
     from luwu.control.tracing import Ask, ask_at, ask_in, trace_run
     from luwu.core.quantities import parse_size
     from luwu.launch.asking import server_of
+    from luwu.launch.first_counts import first_counts_of
+    from luwu.observe.own_steps import count_steps_from
     from luwu.observe.run_trace import require_writable, write_run_trace
 
     most_bytes = parse_size(limit)
@@ -67,11 +70,15 @@ def trace(
             asks = [ask_in(Path(where))]
     require_writable(path)
     found = trace_run(asks, steps, most_bytes, say_aside, profile_worker=profile_worker)
+    first = None if where.startswith(SCHEME) else first_counts_of(Path(where))
+    if first is not None:
+        count_steps_from(found, first.step)
     made = write_run_trace(found, path)
     steps_text = f"step {found.first_step:,}"
     if found.last_step > found.first_step:
         steps_text = f"steps {found.first_step:,} to {found.last_step:,}"
-    say(f"{path}: {steps_text}, {counted(len(made.slices), 'span')}; open it at ui.perfetto.dev")
+    whose = "" if first is not None else " of the store"
+    say(f"{path}: {steps_text}{whose}, {counted(len(made.slices), 'span')}; open it at ui.perfetto.dev")
     say_what_is_missing(found, profile_worker)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from luwu.control.frames import SOCKET_NAME
 from luwu.core.errors import LuwuError
+from luwu.launch.first_counts import first_counts_in
 from luwu.launch.on_alert import without_private
 from luwu.launch.run_paths import RunPaths
 from luwu.launch.written import read_written
 from luwu.observe.binding import RECENT
 from luwu.observe.metrics import row_of
-from luwu.store.run_record import read_record
 from luwu.watch.alerts import AlertFile
 from luwu.watch.columns import Columns
 from luwu.watch.logs import Logs
@@ -105,11 +105,11 @@ class WatchedFolder:
             store_step: the store's present step.
         """
         try:
-            run_id, record = self._paths.id_path.read_text(encoding="utf-8").strip(), read_record(self.stores[0])
+            first = first_counts_in(self._paths, self.stores[0])
         except (LuwuError, OSError, ValueError):  # not a run of `luwu train`, or damaged, which its own start says
             return 0
-        if record is not None and record.id == run_id:
-            return record.first.step
+        if first is not None:
+            return first.step
         if self.reading is not None:
             return 0
         steps = (row["step"] for row in reversed(self.recent) if row["step"] is not None)
