@@ -70,7 +70,7 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_run_is_asked(
 def test_a_full_disk_leaves_the_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "t.json", tmp_path / "link.json"
     link.symlink_to(path)
-    run_trace.write_run_trace(pb.RunTrace(first_step=3), link)
+    run_trace.write_run_trace(pb.RunTrace(first_step=3), link, "first")
     assert link.is_symlink() and '"first step": 3' in path.read_text()
 
     def fill(file: FileIO, data: bytes) -> None:
@@ -79,7 +79,7 @@ def test_a_full_disk_leaves_the_file_that_is_there(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(perfetto, "write_all", fill)
     with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
-        run_trace.write_run_trace(pb.RunTrace(first_step=4), path)
+        run_trace.write_run_trace(pb.RunTrace(first_step=4), path, "first")
     assert '"first step": 3' in path.read_text() and sorted(tmp_path.iterdir()) == [link, path]
 
 
@@ -88,15 +88,15 @@ def test_a_trace_is_written_where_nothing_can_lie_beside_it(tmp_path: Path, monk
     path.write_text("")
     monkeypatch.setattr(perfetto.os, "access", lambda folder, mode: False)
     monkeypatch.setattr(perfetto, "replaced_file", None)
-    run_trace.write_run_trace(pb.RunTrace(first_step=3), path)
+    run_trace.write_run_trace(pb.RunTrace(first_step=3), path, "first")
     assert '"first step": 3' in path.read_text()
-    run_trace.write_run_trace(pb.RunTrace(), Path("/dev/null"))
+    run_trace.write_run_trace(pb.RunTrace(), Path("/dev/null"), "first")
 
 
 def test_a_name_may_be_as_long_as_names_may_be(tmp_path: Path) -> None:
     longest = tmp_path / ("t" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 5) + ".json")
     require_writable(longest)
-    run_trace.write_run_trace(pb.RunTrace(first_step=3), longest)
+    run_trace.write_run_trace(pb.RunTrace(first_step=3), longest, "first")
     assert [*tmp_path.iterdir()] == [longest]
     with pytest.raises(ConfigError, match="cannot be written: File name too long"):
         require_writable(longest.with_name("t" + longest.name))
@@ -174,5 +174,7 @@ def test_steps_are_the_runs_own_where_its_store_says_when_it_began(
     assert told.stderr == f"worker 1 until step {step - 1}: its records did not come\n"
     written = json.loads((tmp_path / "t.json").read_text())
     assert written["otherData"]["first step"] == step - 1
+    (process,) = [event["args"] for event in written["traceEvents"] if event["name"] == "process_name"]
+    assert process == {"name": f"luwu run {tmp_path.name}"}
     (commit,) = [event for event in written["traceEvents"] if event["ph"] == "X"]
     assert (commit["name"], commit["args"]) == (f"step {step}", {"step": step})

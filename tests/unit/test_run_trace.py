@@ -116,9 +116,9 @@ def test_tracks_are_the_servers_steps_and_then_the_workers() -> None:
 def test_slices_tell_their_block_and_lie_beside_each_other_or_within() -> None:
     made = make_events(ONE_STEP)
     names = {(each.track, each.name) for each in made.slices}
-    assert ("server 1: 1 read", "block 1") in names
+    assert ("server 1: 1 read", "layers.0") in names
     assert {name for track, name in names if track == "worker 0"} == {
-        "step 1", "pull 1", "forward 1", "backward 1", "push 1", "end of step",
+        "step 1", "pull layers.0", "forward layers.0", "backward layers.0", "push layers.0", "end of step",
     }  # fmt: skip
     update = next(each for each in made.slices if each.track == "server 1: 6 write")
     assert update.details == {"step": 1, "block": "layers.0", "chunk": 0, "bytes": 3000}
@@ -185,7 +185,7 @@ def test_a_switchs_sums_are_in_the_ways_of_their_blocks_in_the_steps_of_their_ti
     assert made.tracks == ["server 1: 3 collect", "server 1: commit", "switch a: sums", "worker 0", "worker 1"]
     sums = [each for each in made.slices if each.track == "switch a: sums"]
     assert [(each.name, each.details["step"], round(1e9 * each.start)) for each in sums] == [
-        ("block 1", 1, 32), ("block 1", 2, 1032),
+        ("layers.0", 1, 32), ("layers.0", 2, 1032),
     ]  # fmt: skip
     for flow in made.flows:
         assert [track for track, _ in flow.points] == [
@@ -273,7 +273,14 @@ def test_a_server_that_has_some_of_the_blocks_in_another_order() -> None:
     run = run_of(records((Kind.UPDATE, 1, 2, 1, 0, 0)), (records((Kind.FORWARD, 1, 2, 1, 1)),))
     run.processes[0].ClearField("blocks")
     run.processes[0].blocks.extend(["layers.0"])
-    assert {each.name for each in make_events(run).slices} == {"block 1", "forward 1"}
+    assert {each.name for each in make_events(run).slices} == {"layers.0", "forward layers.0"}
+
+
+def test_a_servers_other_work_on_a_block_is_named_beside_the_block() -> None:
+    server = records((Kind.CHECKSUM, 1, 2, 1, 1, 0), (Kind.READ_KEPT, 1, 2, 1, 0, 0), (Kind.COPY_RECORD, 3, 4, 1, 1, 0))
+    assert {each.name for each in make_events(run_of(server)).slices} == {
+        "checksum of layers.0", "gradient of <root>", "copy of layers.0",
+    }  # fmt: skip
 
 
 def test_the_disks_rates_are_of_all_bytes_that_they_moved() -> None:
@@ -318,20 +325,21 @@ def test_records_of_another_version_are_refused(content: bytes, words: str) -> N
 
 def test_events_have_chromes_format(tmp_path: Path) -> None:
     flow = Flow("way", [("a", 1e-6), ("b", 2e-6), ("a", 3e-6)])
-    found = events(["a", "b"], [Slice("a", "x", 1e-6, 4e-6, {"n": 1})], [flow], [Counter("c", 0.0, {"v": 2.0})])
-    assert [event["ph"] for event in found] == ["M", "M", "M", "M", "X", "s", "t", "f", "C"]
-    assert found[4] == {"name": "x", "ph": "X", "pid": 1, "tid": 1, "ts": 1.0, "dur": 3.0, "args": {"n": 1}}
-    assert [(event["tid"], event["ts"], event["id"]) for event in found[5:8]] == [(1, 1.0, 1), (2, 2.0, 1), (1, 3.0, 1)]
+    found = events("run", ["a", "b"], [Slice("a", "x", 1e-6, 4e-6, {"n": 1})], [flow], [Counter("c", 0.0, {"v": 2.0})])
+    assert [event["ph"] for event in found] == ["M", "M", "M", "M", "M", "X", "s", "t", "f", "C"]
+    assert (found[0]["name"], found[0]["args"]) == ("process_name", {"name": "run"})
+    assert found[5] == {"name": "x", "ph": "X", "pid": 1, "tid": 1, "ts": 1.0, "dur": 3.0, "args": {"n": 1}}
+    assert [(event["tid"], event["ts"], event["id"]) for event in found[6:9]] == [(1, 1.0, 1), (2, 2.0, 1), (1, 3.0, 1)]
     path = tmp_path / "trace.json.gz"
-    write_trace(path, ["a"], [Slice("a", "x", 0.0, 1.0)], about={"fact": 3})
+    write_trace(path, "run", ["a"], [Slice("a", "x", 0.0, 1.0)], about={"fact": 3})
     document = json.loads(gzip.decompress(path.read_bytes()))
     assert document["otherData"] == {"fact": 3}
-    assert len(document["traceEvents"]) == 3
+    assert len(document["traceEvents"]) == 4
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"output: .*nowhere/x\.json: cannot be written"):
-        write_run_trace(ONE_STEP, tmp_path / "nowhere" / "x.json")
+        write_run_trace(ONE_STEP, tmp_path / "nowhere" / "x.json", "first")
 
 
 def test_a_worker_records_the_attempts_that_are_asked_for() -> None:

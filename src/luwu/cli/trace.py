@@ -73,7 +73,7 @@ def trace(
     first = None if where.startswith(SCHEME) else first_counts_of(Path(where))
     if first is not None:
         count_steps_from(found, first.step)
-    made = write_run_trace(found, path)
+    made = write_run_trace(found, path, where if where.startswith(SCHEME) else Path(where).absolute().name)
     steps_text = f"step {found.first_step:,}"
     if found.last_step > found.first_step:
         steps_text = f"steps {found.first_step:,} to {found.last_step:,}"

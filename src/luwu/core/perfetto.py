@@ -46,6 +46,7 @@ class Counter:
 
 def write_trace(
     path: Path,
+    process: str,
     tracks: Sequence[str],
     slices: Sequence[Slice],
     flows: Sequence[Flow] = (),
@@ -58,13 +59,15 @@ def write_trace(
 
     Args:
         path: the file.
+        process: name of what is traced, which heads the tracks.
         tracks: names of all tracks, in the order in which they are shown.
         slices: slices of the tracks.
         flows: ways through them.
         counters: counters beside them.
         about: facts of the whole trace, as JSON can hold them.
     """
-    document: dict[str, Any] = {"traceEvents": events(tracks, slices, flows, counters), "displayTimeUnit": "ms"}
+    found = events(process, tracks, slices, flows, counters)
+    document: dict[str, Any] = {"traceEvents": found, "displayTimeUnit": "ms"}
     if about:
         document["otherData"] = dict(about)
     text = json.dumps(document).encode()
@@ -83,11 +86,15 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def events(
-    tracks: Sequence[str], slices: Sequence[Slice], flows: Sequence[Flow] = (), counters: Sequence[Counter] = ()
+    process: str,
+    tracks: Sequence[str],
+    slices: Sequence[Slice],
+    flows: Sequence[Flow] = (),
+    counters: Sequence[Counter] = (),
 ) -> list[dict[str, Any]]:
     """Return the events of Chrome's format: times in microseconds, a track is a thread."""
     numbers = {track: number for number, track in enumerate(tracks, start=1)}
-    found: list[dict[str, Any]] = []
+    found = [_about_thread("process_name", 0, {"name": process})]
     for track, number in numbers.items():
         found.append(_about_thread("thread_name", number, {"name": track}))
         found.append(_about_thread("thread_sort_index", number, {"sort_index": number}))

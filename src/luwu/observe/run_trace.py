@@ -31,17 +31,17 @@ SERVER_TRACKS = {
     Kind.COLLECT: ("3 collect", "block"),
     Kind.KEEP: ("3 keep", "block"),
     Kind.READ_STATES: ("4 read states", "block"),
-    Kind.READ_KEPT: ("4 read states", "gradient of block"),
+    Kind.READ_KEPT: ("4 read states", "gradient of"),
     Kind.UPDATE: ("5 update", "block"),
-    Kind.CHECKSUM: ("5 update", "checksum of block"),
-    Kind.COPY_RECORD: ("5 update", "copy of block"),
+    Kind.CHECKSUM: ("5 update", "checksum of"),
+    Kind.COPY_RECORD: ("5 update", "copy of"),
     Kind.WRITE: ("6 write", "block"),
-    Kind.WRITE_KEPT: ("6 write", "gradient of block"),
+    Kind.WRITE_KEPT: ("6 write", "gradient of"),
     Kind.COMMIT: ("commit", "step"),
     Kind.ROLL_BACK: ("commit", "roll back step"),
     Kind.SUM: ("sums", "block"),
 }
-"""Track of each kind of a server's or a switch's records, and the word before the block's number, or the step's."""
+"""Track of each kind of a server's or switch's records, and a word before the step, or the block's name."""
 
 WORKER_NAMES = {
     Kind.STEP: "step",
@@ -133,11 +133,11 @@ def _not_written(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"output: {path}: cannot be written: {error.strerror}; choose another file")
 
 
-def write_run_trace(trace: pb.RunTrace, path: Path) -> RunEvents:
-    """Write a run's trace, and return what was written; raises ConfigError where the file cannot be written."""
+def write_run_trace(trace: pb.RunTrace, path: Path, run: str) -> RunEvents:
+    """Write the trace of the run of this name; return what was written. ConfigError: the file cannot be written."""
     made = make_events(trace)
     try:
-        perfetto.write_trace(path, made.tracks, made.slices, made.flows, made.counters, made.about)
+        perfetto.write_trace(path, f"luwu run {run}", made.tracks, made.slices, made.flows, made.counters, made.about)
     except OSError as error:
         raise _not_written(path, error) from None
     return made
@@ -360,14 +360,16 @@ def _slice(span: Span, track: str, names: Sequence[str], zero: int) -> Slice:
     if span.nbytes:
         details["bytes"] = span.nbytes
     end = max(float(span.end), span.begin + _LEAST_NS)
-    return Slice(track, _name_of(span), _seconds(span.begin, zero), _seconds(end, zero), details)
+    return Slice(track, _name_of(span, names), _seconds(span.begin, zero), _seconds(end, zero), details)
 
 
-def _name_of(span: Span) -> str:
+def _name_of(span: Span, names: Sequence[str]) -> str:
     word = SERVER_TRACKS[span.kind][1] if span.kind in SERVER_TRACKS else WORKER_NAMES[span.kind]
     if span.kind in (Kind.COMMIT, Kind.ROLL_BACK, Kind.STEP):
         return f"{word} {span.step}"
-    return word if span.block is None else f"{word} {span.block}"
+    if span.block is None:
+        return word
+    return names[span.block] if word == "block" else f"{word} {names[span.block]}"
 
 
 def _about(trace: pb.RunTrace) -> dict[str, Any]:

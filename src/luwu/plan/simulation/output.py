@@ -18,9 +18,10 @@ MOST_TRACKS = 24
 
 def write_trace(played: Played, path: Path) -> None:
     """Write the trace for Perfetto; its seconds are simulated ones."""
+    process = f"luwu simulate {played.request.model.name}"
     slices = [Slice(span.track, span.name, span.start, span.end) for span in played.record.spans]
     with writing(path, "trace"):
-        perfetto.write_trace(path, played.tracks, slices)
+        perfetto.write_trace(path, process, played.tracks, slices)
 
 
 def draw_timeline(played: Played, path: Path) -> None:
