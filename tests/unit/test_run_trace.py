@@ -77,7 +77,7 @@ def test_the_kinds_and_the_layout_are_those_of_native_code() -> None:
 
 
 def test_a_flow_goes_through_a_blocks_whole_way() -> None:
-    (flow,) = make_events(ONE_STEP).flows
+    flow, *of_chunks = make_events(ONE_STEP).flows
     assert flow.name == "step 1, layers.0, worker 0"
     assert [(track, round(1e9 * at) + 500) for track, at in flow.points] == [
         ("worker 0", 800),
@@ -92,6 +92,20 @@ def test_a_flow_goes_through_a_blocks_whole_way() -> None:
         ("server 1: 6 write (2)", 6900),
         ("server 1: commit", 8100),
     ]
+    assert [flow.name for flow in of_chunks] == ["step 1, layers.0, chunk 0", "step 1, layers.0, chunk 1"]
+    assert [(track, round(1e9 * at) + 500) for track, at in of_chunks[0].points] == [
+        ("server 1: 1 read (2)", 1000),
+        ("server 1: 4 read states (2)", 5100),
+        ("server 1: 5 update", 6000),
+        ("server 1: 6 write", 6400),
+        ("server 1: commit", 8100),
+    ]
+
+
+def test_each_span_of_a_chunk_is_in_a_way() -> None:
+    made = make_events(ONE_STEP)
+    points = {(track, at) for flow in made.flows for track, at in flow.points}
+    assert [each for each in made.slices if "chunk" in each.details and (each.track, each.start) not in points] == []
 
 
 def test_tracks_are_the_servers_steps_and_then_the_workers() -> None:

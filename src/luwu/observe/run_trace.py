@@ -23,7 +23,9 @@ from luwu.core import perfetto
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.perfetto import Counter, Flow, Slice
 from luwu.core.trace import NOBODY, NONE, RECORD, Kind
+from luwu.observe.block_ways import flows_of
 from luwu.observe.profile_tracks import profile_slices
+from luwu.observe.spans import Span, seconds_of
 
 SERVER_TRACKS = {
     Kind.READ: ("1 read", "block"),
@@ -53,22 +55,6 @@ WORKER_NAMES = {
 }
 """Names of a worker's records."""
 
-STAGES = (
-    Kind.PULL,
-    Kind.READ,
-    Kind.HAND_OUT,
-    Kind.FORWARD,
-    Kind.BACKWARD,
-    Kind.PUSH,
-    Kind.SUM,
-    Kind.COLLECT,
-    Kind.KEEP,
-    Kind.READ_STATES,
-    Kind.UPDATE,
-    Kind.WRITE,
-)
-"""Kinds of records that are stages of a block's way through a step; the step's commit is its end."""
-
 WINDOWS = 200
 """Spans of time for which a trace has the rates of the disks."""
 
@@ -77,25 +63,6 @@ _ROW = re.compile(r"(.*) \((\d+)\)")
 _READS = (Kind.READ, Kind.READ_STATES, Kind.READ_KEPT)
 _WRITES = (Kind.WRITE, Kind.WRITE_KEPT)
 _LEAST_NS = 1.0  # of a slice, which a flow must find
-
-
-@dataclass(frozen=True)
-class Span:
-    """A record on the server's clock, in nanoseconds. ``block`` and ``chunk`` are None where there are none.
-
-    ``server`` is the server that the process is, or that a switch belongs to; empty: a worker's record.
-    """
-
-    process: str
-    server: str
-    kind: Kind
-    begin: int
-    end: int
-    step: int
-    block: int | None = None
-    chunk: int | None = None
-    worker: int | None = None
-    nbytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,7 +120,9 @@ def make_events(trace: pb.RunTrace) -> RunEvents:
     zero = min([*noted, *(span.begin for span in spans), *(each.begin for each in profiled)], default=0)
     placed = list(lay_out(spans))
     slices = [_slice(span, track, names, zero) for span, track in placed]
-    slices += [Slice(each.track, each.name, _seconds(each.begin, zero), _seconds(each.end, zero)) for each in profiled]
+    slices += [
+        Slice(each.track, each.name, seconds_of(each.begin, zero), seconds_of(each.end, zero)) for each in profiled
+    ]
     tracks = sorted({each.track for each in slices}, key=_track_order)
     flows = list(flows_of(placed, names, zero))
     counters = [*disk_rates(spans, zero), *packet_counts(trace, zero)]
@@ -232,55 +201,6 @@ def lay_out(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
             yield span, track if row == 0 else f"{track} ({row + 1})"
 
 
-def flows_of(placed: Iterable[tuple[Span, str]], names: Sequence[str], zero: int) -> Iterator[Flow]:
-    """Return the way of each block through each step, for each worker that pulled it: its stages in the order of time.
-
-    Of a stage that works on a block chunk by chunk, the way goes through the chunk that was done last. A block that is
-    cut among several servers has a way through each.
-    """
-    shared: dict[tuple[str, int, int], list[tuple[Span, str]]] = defaultdict(list)
-    of_workers: dict[tuple[int, int, int], list[tuple[Span, str]]] = defaultdict(list)
-    commits: dict[str, list[tuple[Span, str]]] = defaultdict(list)
-    servers: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for span, track in placed:
-        if span.kind is Kind.COMMIT:
-            commits[span.server].append((span, track))
-            continue
-        if span.kind not in STAGES or span.block is None:
-            continue
-        if span.server:
-            servers[span.step, span.block].add(span.server)
-        if span.worker is None:
-            shared[span.server, span.step, span.block].append((span, track))
-        else:
-            of_workers[span.step, span.block, span.worker].append((span, track))
-    for found in commits.values():
-        found.sort(key=lambda commit: commit[0].step)
-    for (step, block, worker), own in sorted(of_workers.items()):
-        through = servers[step, block] or {""}
-        for server in sorted(through):
-            here = [stage for stage in own if stage[0].server in ("", server)]
-            stages = [*_last_chunks([*here, *shared[server, step, block]])]
-            stages += [commit for commit in commits[server] if commit[0].step >= step][:1]
-            stages.sort(key=lambda stage: stage[0].begin)
-            if len(stages) > 1:
-                points = [(track, _seconds(span.begin, zero)) for span, track in stages]
-                end = f", {server}" if len(through) > 1 else ""
-                yield Flow(f"step {step}, {names[block]}, worker {worker}{end}", points)
-
-
-def _last_chunks(stages: Iterable[tuple[Span, str]]) -> Iterator[tuple[Span, str]]:
-    """Keep of each stage, each time that it was gone through, the span that ended last."""
-    times: dict[tuple[Kind, int | None], int] = defaultdict(int)
-    last: dict[tuple[Kind, int], tuple[Span, str]] = {}
-    for span, track in sorted(stages, key=lambda found: found[0].begin):
-        key = span.kind, times[span.kind, span.chunk]
-        times[span.kind, span.chunk] += 1
-        if key not in last or last[key][0].end < span.end:
-            last[key] = span, track
-    yield from last.values()
-
-
 def disk_rates(spans: Sequence[Span], zero: int) -> Iterator[Counter]:
     """Return the MB/s that each server's disks read and wrote, in equal windows of the trace's time."""
     until = max((span.end for span in spans), default=zero)
@@ -303,8 +223,8 @@ def _rates_of(name: str, transfers: Sequence[Span], zero: int, until: int) -> It
             moved["read" if span.kind in _READS else "written"] += span.nbytes * share / whole
     for window in range(WINDOWS):
         rates = {which: round(float(values[window]) / width * 1e3, 3) for which, values in moved.items()}
-        yield Counter(name, _seconds(edges[window], zero), rates)
-    yield Counter(name, _seconds(edges[-1], zero), {"read": 0.0, "written": 0.0})
+        yield Counter(name, seconds_of(edges[window], zero), rates)
+    yield Counter(name, seconds_of(edges[-1], zero), {"read": 0.0, "written": 0.0})
 
 
 def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
@@ -319,7 +239,7 @@ def packet_counts(trace: pb.RunTrace, zero: int) -> Iterator[Counter]:
                 "sent again": counts.resent - first.resent,
             }
             name = _counter_name(process.name, counted, "packets")
-            yield Counter(name, _seconds(counts.at_ns + process.clock_ns, zero), values)
+            yield Counter(name, seconds_of(counts.at_ns + process.clock_ns, zero), values)
 
 
 def _counter_name(process: str, all_of_them: Collection[str], name: str) -> str:
@@ -360,7 +280,7 @@ def _slice(span: Span, track: str, names: Sequence[str], zero: int) -> Slice:
     if span.nbytes:
         details["bytes"] = span.nbytes
     end = max(float(span.end), span.begin + _LEAST_NS)
-    return Slice(track, _name_of(span, names), _seconds(span.begin, zero), _seconds(end, zero), details)
+    return Slice(track, _name_of(span, names), seconds_of(span.begin, zero), seconds_of(end, zero), details)
 
 
 def _name_of(span: Span, names: Sequence[str]) -> str:
@@ -391,7 +311,3 @@ def _about(trace: pb.RunTrace) -> dict[str, Any]:
             for name, profile in profiles.items()
         }
     return about
-
-
-def _seconds(at: float, zero: int) -> float:
-    return (at - zero) * 1e-9
