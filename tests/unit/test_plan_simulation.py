@@ -230,10 +230,14 @@ def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):
     assert "slowest worker" in picture.read_text()
     events = json.loads(trace.read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {"server 1: 2 hand out", "slowest worker"} <= names
-    assert all(event["dur"] > 0 and event["tid"] >= 1 for event in events if event["ph"] == "X")
+    steps = ("1 read", "2 hand out", "3 collect", "5 update", "6 write", "commit")
+    assert names == {*(f"server 1: {step}" for step in steps), "slowest worker"}
+    spans = [event for event in events if event["ph"] == "X"]
+    commits = [event["ts"] for event in spans if event["name"].startswith("step ")]
+    assert all(event["tid"] >= 1 and (event["dur"] > 0 or event["name"].startswith("step ")) for event in spans)
     told = json.loads(CliRunner().invoke(app, ["simulate", "--model", "opt-1.3b", "--json"]).output)
     assert told["steps"][-1] == told["step_seconds"]
+    assert commits == [pytest.approx(1e6 * end, abs=1) for end in itertools.accumulate(told["steps"])]
 
 
 @pytest.mark.parametrize(

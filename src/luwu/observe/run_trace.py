@@ -1,7 +1,7 @@
 """A trace of a real run for Perfetto: the records of its processes on one clock, as tracks, flows and counters.
 
-Tracks and names are those of `luwu simulate --trace`, so that the two can be compared. Pure but for
-`write_run_trace` and `require_writable`.
+A server's tracks are those of `luwu simulate --trace`, so that the two can be compared. Pure but for `write_run_trace`
+and `require_writable`.
 """
 
 from __future__ import annotations

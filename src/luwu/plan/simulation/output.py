@@ -17,11 +17,17 @@ MOST_TRACKS = 24
 
 
 def write_trace(played: Played, path: Path) -> None:
-    """Write the trace for Perfetto; its seconds are simulated ones."""
+    """Write the trace for Perfetto; its seconds are simulated ones. A commit takes none of them."""
     process = f"luwu simulate {played.request.model.name}"
     slices = [Slice(span.track, span.name, span.start, span.end) for span in played.record.spans]
+    commits = [
+        Slice(f"server {server}: commit", f"step {step}", end, end)
+        for server in range(1, 1 + played.request.cluster.servers)
+        for step, end in enumerate(played.ends, start=1)
+    ]
+    tracks = sorted({*played.tracks, *(commit.track for commit in commits)})
     with writing(path, "trace"):
-        perfetto.write_trace(path, process, played.tracks, slices)
+        perfetto.write_trace(path, process, tracks, [*slices, *commits])
 
 
 def draw_timeline(played: Played, path: Path) -> None:
