@@ -13,7 +13,7 @@ from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import TIMEOUTS
 from luwu.control.tracing import join_servers, trace_run
 from luwu.core.trace import RECORD
-from luwu.errors import ConfigError, ServerError, StepOrderError
+from luwu.errors import ConfigError, ServerError
 from luwu.server import tracing
 from luwu.server.tracing import RunTracing
 
@@ -242,7 +242,7 @@ def test_one_trace_at_a_time() -> None:
     clock.now = 9.0
     made.answer(core, (0,), BLOCKS, 0)
     clock.now = 18.0
-    with pytest.raises(StepOrderError, match="another trace of this run is under way"):
+    with pytest.raises(ServerError, match="another trace of this run is under way"):
         made.start(core, range(1), 1, BYTES)
     assert not core.given_up
     clock.now = 19.0

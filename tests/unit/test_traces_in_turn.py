@@ -11,7 +11,7 @@ from tests.unit.test_server_membership import MANIFEST
 from luwu.control import control_pb2 as pb
 from luwu.control.tracing import trace_run
 from luwu.core.trace import RECORD
-from luwu.errors import ConfigError, ServerError, StepOrderError
+from luwu.errors import ConfigError, ServerError
 from luwu.server import tracing
 from luwu.server.membership import Membership, look_for_missing
 from luwu.server.tracing import RunTracing
@@ -28,7 +28,7 @@ def test_a_trace_is_another_ones_only_when_nobody_asks_for_it_any_more(monkeypat
         if come:
             made.take(0, sent(1))
         reply = made.answer(core, (0,), BLOCKS, 0)
-        with pytest.raises(StepOrderError, match="another trace of this run is under way"):
+        with pytest.raises(ServerError, match="another trace of this run is under way"):
             made.start(core, range(1), 1, BYTES)
     made.answer(core, (0,), BLOCKS, reply.size - 16)
     made.start(core, range(1), 1, BYTES)
@@ -156,7 +156,7 @@ def test_servers_give_a_trace_up_when_it_fails_at_one_of_them(steps: int) -> Non
 def test_a_trace_that_another_asker_has_begun_is_not_given_up() -> None:
     servers = [Server(), Server()]
     servers[1].made.start(servers[1].core, (), 3, BYTES)
-    with pytest.raises(StepOrderError, match="another trace"):
+    with pytest.raises(ServerError, match="another trace"):
         trace_run([server.ask for server in servers], 3, BYTES, lambda text: None)
     assert not servers[1].core.given_up and servers[0].core.started == []
 

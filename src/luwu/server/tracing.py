@@ -13,7 +13,7 @@ import numpy as np
 from luwu.control import control_pb2 as pb
 from luwu.control.link_counts import packet_counts
 from luwu.control.timeouts import TIMEOUTS
-from luwu.core.errors import ConfigError, ServerError, StepOrderError
+from luwu.core.errors import ConfigError, ServerError
 from luwu.core.trace import LEAST_BYTES, RECORD, require_bounds
 from luwu.core.words import counted
 
@@ -136,7 +136,7 @@ class RunTracing:
             switches: switches that send records, too.
 
         Raises:
-            ConfigError: a number that is out of its range. StepOrderError: another trace is under way.
+            ConfigError: a number that is out of its range. ServerError: another trace is under way.
         """
         ranks = set(workers)
         require_bounds(steps, most_bytes, with_profile=profiled is not None)
@@ -145,7 +145,7 @@ class RunTracing:
         with self._lock:
             now = self._clock()
             if self._trace is not None and now - self._trace.asked_at < TIMEOUTS.trace_question_seconds:
-                raise StepOrderError("another trace of this run is under way; ask again when it is done")
+                raise ServerError("another trace of this run is under way; ask again when it is done")
             self._give_up(core)
             profile_bytes = 0 if profiled is None else most_bytes // 2
             waits: set[Sender] = {*ranks, *(switch.name for switch in switches)}
