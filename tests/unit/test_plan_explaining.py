@@ -116,7 +116,7 @@ def made_run(folder: Path, steps: list[dict[str, object]]) -> Path:
 def test_a_run_folder_is_explained(tmp_path: Path) -> None:
     folder = made_run(tmp_path, rows(0.5, (1.0, 0.5, 0.0), count=12))
     assert list(lines_of(explain_run(folder))) == [
-        "9 steps of 2 s in the mean, 512 tokens/s",
+        "from 9 steps only, of 2 s in the mean, 512 tokens/s",
         "67 % of a step waits for parameters on their way (1.33 s of 2 s; 2 GB/s)",
         "computation takes 25 % of a step (500 ms of 2 s)",
         "8 % of a step waits for gradients on their way, or for the step's end (167 ms of 2 s; 500 MB/s)",
@@ -132,11 +132,21 @@ def test_a_run_folder_is_explained(tmp_path: Path) -> None:
     assert found["remedies"][0]["gain"] == pytest.approx(2.0)
 
 
+def test_ten_steps_are_not_few(tmp_path: Path) -> None:
+    found = explain_run(made_run(tmp_path, rows(0.5, (1.0, 0.5, 0.0), count=13)))
+    assert next(lines_of(found)) == "10 steps of 2 s in the mean, 512 tokens/s"
+
+
 @pytest.mark.parametrize(
     "steps, problem",
     [
-        ([], "expected steps in metrics.jsonl, found none"),
-        (rows(1.0, count=0), "rows of older versions and damaged ones do not tell"),
+        ([], "expected two steps or more in metrics.jsonl, found none; wait for the first ones"),
+        (rows(1.0, count=0), "found 1 step; wait for the first ones"),
+        (
+            [{**row, "committed": False} for row in rows(1.0)],
+            "found none, and 6 attempts that made no step; if it stays so, lower",
+        ),
+        ([*rows(1.0, count=0), {"attempt": 1, "step": 1, "committed": False}], "1 step, and 1 attempt that made no"),
         ([{**row, "slowest": 7} for row in rows(1.0)], "rows of older versions and damaged ones do not tell"),
     ],
 )

@@ -25,6 +25,9 @@ MOST_STEPS = 100
 FIRST_STEPS = 3
 """Steps of a run that are left out where there are more: they record the pass, and fill memory."""
 
+FEW_STEPS = 10
+"""Steps below which an explanation says that it has few."""
+
 _MOST_ROWS = FIRST_STEPS + MOST_STEPS + 1  # a step begins where the one before it ends
 
 LEAST_PERCENT = 5
@@ -45,10 +48,9 @@ def explain_run(path: Path) -> Explanation:
         found = f"no {folder.config_path.name} in it" if path.is_dir() else "no such folder"
         raise ConfigError(f"{path}: expected the folder of a run, found {found}; check the name")
     settings = build_settings(saved)
-    # A long run has more rows than memory should hold.
-    made = deque((row for row in iterate_metrics(folder.metrics_path) if row.get("committed")), _MOST_ROWS)
-    if not made:
-        raise ConfigError(f"{path}: expected steps in {folder.metrics_path.name}, found none; wait for the first ones")
+    made, rolled_back = _last_steps(folder)
+    if len(made) < 2:
+        raise _too_few(folder, len(made), rolled_back)
     first = min(FIRST_STEPS, len(made) - 1)
     step = mean_step([*made][first:]) or mean_step([*made])
     if step is None:
@@ -58,6 +60,26 @@ def explain_run(path: Path) -> Explanation:
             "this version"
         )
     return explain(step, settings, _changes(folder, settings))
+
+
+def _last_steps(folder: RunFolder) -> tuple[deque[dict[str, Any]], int]:
+    """Return the rows of the last steps, of which a long run has too many for memory, and how often none was made."""
+    made: deque[dict[str, Any]] = deque(maxlen=_MOST_ROWS)
+    rolled_back = 0
+    for row in iterate_metrics(folder.metrics_path):
+        if row.get("committed"):
+            made.append(row)
+        else:
+            rolled_back += row.get("committed") is False
+    return made, rolled_back
+
+
+def _too_few(folder: RunFolder, made: int, rolled_back: int) -> ConfigError:
+    found, do = counted(made, "step") if made else "none", "wait for the first ones"
+    if rolled_back:
+        found = f"{found}, and {counted(rolled_back, 'attempt')} that made no step"
+        do = "if it stays so, lower the learning rate, or look at the data"
+    return ConfigError(f"{folder.path}: expected two steps or more in {folder.metrics_path.name}, found {found}; {do}")
 
 
 def _changes(folder: RunFolder, settings: Settings) -> DiskChanges:
@@ -77,8 +99,9 @@ def elements_of(manifest: Manifest) -> list[int]:
 def lines_of(found: Explanation) -> Iterator[str]:
     """Return an explanation as text, a line at a time."""
     step = found.step
+    steps = counted(step.steps, "step")
     yield (
-        f"{counted(step.steps, 'step')} of {seconds_text(step.seconds)} in the mean, "
+        f"{f'from {steps} only,' if step.steps < FEW_STEPS else steps} of {seconds_text(step.seconds)} in the mean, "
         f"{step.tokens / step.seconds:,.0f} tokens/s"
     )
     for place, bound in enumerate(found.bounds):
