@@ -56,6 +56,10 @@ def step_of(*arguments: object, **more: object) -> Step:
         (step_of(0.8, (0.0, 0.0, 1.0)), {"link": 2.0, "batch": 2.0}),
         (step_of(2.0, data=2.0), {"data": 100.0}),  # all of the step goes away
         (step_of(2.0, others=0.0, rank=1), {"worker": 100.0, "balance": 100.0}),
+        (  # it computes for longer than it waits for the disk, whose waits can go away all the same
+            step_of(1.6, (0.1, 0.2, 0.1), server=served(states=0.8, disk=(1.0, 1.0))),
+            {"memory": 1.25, "disk": 1.25, "batch": 1.25, "states": 1 / 0.9, "workers": 5 / 3, "checkpoint": 1.25},
+        ),
         (  # a disk that moved nothing has no bytes that could be fewer
             step_of(0.0, (0.5, 0.5, 1.0), server={**served(states=0.8), "read_bytes": 0, "written_bytes": 0}),
             {"disk": 2.0, "batch": 2.0},
@@ -70,6 +74,11 @@ def test_gains(step: Step, gains: dict[str, float]) -> None:
         return
     assert {remedy.name: remedy.gain for remedy in found.remedies} == pytest.approx(gains)
     assert [remedy.gain for remedy in found.remedies] == pytest.approx(sorted(gains.values(), reverse=True))
+
+
+def test_a_disk_beside_longer_work_has_no_remedy_that_gains_little() -> None:
+    found = explain(step_of(1.92, (0.0, 0.08, 0.0), server=served(states=0.8)), Settings(), DiskChanges())
+    assert [remedy.name for remedy in found.remedies] == ["workers", "checkpoint"]
 
 
 def test_settings_that_a_run_has_already_are_no_remedy() -> None:

@@ -61,7 +61,9 @@ def explain(step: Step, settings: Settings, changes: DiskChanges) -> Explanation
         changes: what its settings change about the disk's bytes.
     """
     bounds = bounds_of(step)
-    found = REMEDIES[bounds[0].part](step, settings, changes) if bounds else ()
+    # The disk's remedies are mostly settings, and worth a line also where something else takes longer.
+    parts = [bound.part for place, bound in enumerate(bounds) if not place or bound.part is Part.DISK]
+    found = [remedy for part in parts for remedy in REMEDIES[part](step, settings, changes)]
     remedies = [remedy for remedy in found if remedy.gain >= LEAST_GAIN]
     return Explanation(step, bounds, sorted(remedies, key=lambda remedy: -remedy.gain))
 
