@@ -46,7 +46,7 @@ def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
     code, output, error = train(folder, "--model", "llama", "--steps", "2", "--workers", "1")
     assert code == 0, error
     assert "tokens of stories" in output and "nats per token" in output
-    assert "learning rate 2e-05, for fine-tuning with adamw, as the model starts from weights; --lr sets" in output
+    assert "learning rate up to 2e-05, for fine-tuning with adamw, as the model starts from weights; --lr" in output
     code, output, error = train(folder, "--steps", "3", "--workers", "1")
     assert code == 0, error
     assert "resuming after step 2 of 3" in output and "learning rate" not in output

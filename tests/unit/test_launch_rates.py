@@ -27,7 +27,7 @@ def test_rates_are_near_those_that_models_of_this_width_were_trained_with(width)
 
 
 def test_the_default_model_learns_as_before_and_wider_ones_slower(tmp_path):
-    assert chosen(tmp_path) == (3e-3, "learning rate 0.003, for adamw and a width of 128; --lr sets another")
+    assert chosen(tmp_path) == (3e-3, "learning rate up to 0.003, for adamw and a width of 128; --lr sets another")
     lr, why = chosen(tmp_path, {"model": {"hidden": 2048, "layers": 20}})
     assert lr == 1.9e-4 and "width of 2048" in why
     assert chosen(tmp_path, {"model": {"hidden": 32}})[0] == 3e-3

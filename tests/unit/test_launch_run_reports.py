@@ -59,6 +59,25 @@ def test_the_validation_loss_of_the_end_is_in_the_last_row(tmp_path: Path, eval_
     assert [row.get("validation_loss") for row in read_metrics(path)] == [None, 2.5]
 
 
+@pytest.mark.parametrize(("before", "said"), [(120, True), (140, False), (None, False)])
+def test_another_number_of_steps_is_said_to_change_the_learning_rate(
+    tmp_path: Path, before: int | None, said: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    if before is not None:
+        folder.save_settings(build_settings({"run": {"steps": before}}))
+    display, server = Mock(), Mock(**{"stats.return_value": {"attempts": 120}})
+    settings = build_settings({"run": {"steps": 140}})
+    reports = RunReports(settings, folder, display, lambda: server, server_here=True, takes_weights=False)
+    folder.save_settings(settings)  # as the launcher does before a worker's start is taken
+    reports.outcome.corpus = Mock(blank=0, train_tokens=9, unit="token")
+    reports.open(Mock(**{"resume.return_value": ""}))
+    reports.start(0, {"parameters": 1, "step": 120, "attempts": 120, "rolled_back": 0})
+    words = [call.args[0] for call in display.say.call_args_list]
+    assert any(text.startswith("resuming after step 120 of 140") for text in words)
+    assert any("curve now ends at step 140 instead of 120" in text for text in words) == said
+
+
 def test_the_run_knows_where_it_began_in_its_store(tmp_path: Path) -> None:
     server = Mock(**{"stats.return_value": {"attempts": 3}})
     reports = RunReports(Settings(), RunFolder(tmp_path), Mock(), lambda: server, server_here=True, takes_weights=True)

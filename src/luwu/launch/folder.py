@@ -15,7 +15,7 @@ from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.launch.run_paths import RunPaths
-from luwu.launch.settings import Settings
+from luwu.launch.settings import Settings, build_settings
 from luwu.observe.metrics import read_metrics
 from luwu.store.folders import MANIFEST_NAME, holds_part, no_store
 
@@ -69,6 +69,11 @@ class RunFolder(RunPaths):
         """Write the run's id, whole or not at all."""
         if self.saved_id() != run_id:
             room.write_file(self.id_path, f"{run_id}\n")
+
+    def saved_steps(self) -> int | None:
+        """Return the steps that the run had in all at its last start, None if there was none; raises ConfigError."""
+        saved = self.saved_settings()
+        return None if saved is None else build_settings(saved).run.steps
 
     def stores(self, settings: Settings) -> list[Path]:
         """The folders of the run's store, if it is on this machine."""

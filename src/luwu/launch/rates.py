@@ -36,7 +36,8 @@ def with_rate(settings: Settings, folder: RunFolder, *, takes_weights: bool = Fa
         if width is None:
             why = f"for {name} and a width of {_UNKNOWN_WIDTH}, as the model's configuration does not tell its own"
     optimizer = settings.optimizer.model_copy(update={"lr": rate})
-    return settings.model_copy(update={"optimizer": optimizer}), f"learning rate {rate:g}, {why}; --lr sets another"
+    words = f"learning rate up to {rate:g}, {why}; --lr sets another"
+    return settings.model_copy(update={"optimizer": optimizer}), words
 
 
 def _width_of(path: Path) -> int | None:

@@ -59,6 +59,7 @@ class RunReports:
         takes_weights: bool,
     ) -> None:
         self.settings, self._why_this_rate = with_rate(settings, folder, takes_weights=takes_weights)
+        self._steps_before = folder.saved_steps()
         self._folder = folder
         self._display = display
         self._server = server
@@ -192,7 +193,7 @@ class RunReports:
         assert self.outcome.corpus is not None
         for text in size_words(report["parameters"], run.workers, self.outcome.corpus):
             self._display.say(text)
-        for text in step_words(step, made, run, server_here=self._server_here):
+        for text in step_words(step, made, run, server_here=self._server_here, steps_before=self._steps_before):
             self._display.say(text)
         if not step and self._why_this_rate:
             self._display.say(self._why_this_rate)

@@ -19,7 +19,9 @@ def size_words(parameters: int, workers: int, corpus: Corpus) -> Iterator[str]:
         yield f"{corpus.blank:,} of {corpus.documents:,} documents had no text and were left out"
 
 
-def step_words(step: int, made: int, run: RunSettings, *, server_here: bool) -> Iterator[str]:
+def step_words(
+    step: int, made: int, run: RunSettings, *, server_here: bool, steps_before: int | None = None
+) -> Iterator[str]:
     """Yield where the run goes on, and what a crash would cost.
 
     Args:
@@ -28,6 +30,7 @@ def step_words(step: int, made: int, run: RunSettings, *, server_here: bool) -> 
             was restored, has undone those after ``step``.
         run: the run's settings.
         server_here: the server has these settings, too.
+        steps_before: the steps that the run had in all at its last start; None: it is the first.
     """
     if step >= run.steps:
         yield f"this run is complete: {step} of {run.steps} steps (a larger --steps goes on); evaluating again"
@@ -39,5 +42,10 @@ def step_words(step: int, made: int, run: RunSettings, *, server_here: bool) -> 
         again = f"; {lost} not in the store, and {'are' if several else 'is'} made again"
     if step or again:
         yield f"resuming after step {step} of {run.steps}{again}"
+        if steps_before not in (None, run.steps):
+            yield (
+                f"the learning rate's curve now ends at step {run.steps} instead of {steps_before}, and its rates "
+                "from here on are others (docs/optimizers.md)"
+            )
     if server_here and run.commit_points.steps != 1:
         yield f"a crash of the server loses the steps since its last commit point (durable = {run.durable!r})"

@@ -16,7 +16,7 @@ else:  # type checkers want a Literal's values written out; pydantic takes them 
 
 
 class OptimizerSettings(Group):
-    """The optimizer, its warmup and its cosine decay."""
+    """The optimizer, its warmup and its cosine decay (docs/optimizers.md)."""
 
     name: Annotated[OptimizerName, FIXED, Flag("--optimizer")] = "adamw"
     """optimizer, whose states the store keeps; adamw8bit keeps adamw's in 8 bits"""
