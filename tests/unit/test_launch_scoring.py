@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ import luwu.train.scoring as scoring
 from harness.model_families import VOCABULARY, make
 from luwu.core.division import divide
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.data.tokenizer import ByteTokenizer
 from luwu.errors import ConfigError, DataError
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
 from luwu.server.folders import open_server
+from luwu.train.evaluation import evaluate
 from luwu.train.model import make_model
 from luwu.train.reading import ReadableRun
 from luwu.train.scoring import rows_together, score
@@ -35,6 +38,28 @@ def model_of(micro_batch):
 
 
 TEXT = np.random.default_rng(0).integers(0, 256, 16 * 12 + 1).astype(np.uint8)
+
+
+def test_the_end_of_a_run_says_how_far_it_is():
+    settings = build_settings(
+        {
+            "model": {"layers": 2, "hidden": 32, "heads": 2, "seq": 16},
+            "run": {"batch": 2, "workers": 1},
+            "data": {"validation_windows": 4},
+            "sample": {"length": 3},
+        }
+    )
+    model = make_model(settings, FakeSession(), CPU, 256)
+    corpus = Mock(validation=TEXT % 96 + 32, unit="byte", **{"tokenizer.return_value": ByteTokenizer()})
+    reports = []
+    evaluate(settings, model, Mock(rank=0, workers=1), corpus, CPU, reports.append)
+    *stages, result = reports
+    assert result["kind"] == "result"
+    assert [(stage["text"], stage["detail"]) for stage in stages] == [
+        ("validating", "2 of 4 sequences"),
+        ("validating", "4 of 4 sequences"),
+        *(("writing a sample", f"{done} of 3 bytes") for done in range(4)),
+    ]
 
 
 def test_each_pass_pulls_each_block_once_and_a_tied_table_for_either_end():

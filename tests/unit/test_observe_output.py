@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -112,6 +113,20 @@ def test_plain_lines_have_no_control_codes():
     assert "step 10/10  loss 2.000" in text
     assert "store read 2 kB  store written 3 MB" in text
     assert "[bold]as it is[/]" in text
+
+
+def test_plain_lines_say_every_few_seconds_how_far_a_stage_is(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    display = PlainDisplay(Console(file=stream))
+    for done in range(13):
+        display.stage("writing a sample", f"{done} of 400 tokens")
+        now += 1.0
+    display.stage("writing a sample")
+    display.stage("done")
+    said = ["writing a sample", "writing a sample 5 of 400 tokens", "writing a sample 10 of 400 tokens", "done"]
+    assert stream.getvalue().splitlines() == said
 
 
 def test_the_panel_shows_every_figure():

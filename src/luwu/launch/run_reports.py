@@ -109,7 +109,7 @@ class RunReports:
         if not rank and not self.begun:
             self._begin(report)
         if self.begun:
-            self._stages.show("training" if self.training else "evaluating")
+            self._stages.show("training" if self.training else "validating")
 
     def has_started(self, rank: int) -> bool:
         """Return True if a worker of this rank has started before."""

@@ -33,7 +33,7 @@ def step_words(
         steps_before: the steps that the run had in all at its last start; None: it is the first.
     """
     if step >= run.steps:
-        yield f"this run is complete: {step} of {run.steps} steps (a larger --steps goes on); evaluating again"
+        yield f"this run is complete: {step} of {run.steps} steps (a larger --steps goes on); validating again"
         return
     again = ""
     if made > step:

@@ -56,6 +56,7 @@ class PlainDisplay:
         self._console = console
         self._shown_at = 0.0
         self._now = ""
+        self._detail_at = 0.0
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -68,10 +69,12 @@ class PlainDisplay:
         self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def stage(self, text: str, detail: str = "") -> None:
-        """Write the stage once, even if it is told again; details are for displays that can redraw."""
-        if text != self._now:
-            self._now = text
-            self.say(text)
+        """Write the stage once, even if it is told again, and then how far it is, if the last line is old enough."""
+        now = time.monotonic()
+        if text == self._now and (not detail or now - self._detail_at < PLAIN_SECONDS):
+            return
+        self.say(f"{text} {detail}" if text == self._now else text)
+        self._now, self._detail_at = text, now
 
     def step(self, meter: Meter, server: Traffic) -> None:
         """Write the figures if the last line is old enough."""

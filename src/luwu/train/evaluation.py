@@ -30,15 +30,20 @@ def evaluate(
     """Measure the model on the held-back text and let it write; the results go to the launcher."""
     model.module.eval()
     loss_sum, sequences = validate(settings, model.predict, session, corpus.validation, device, report)
-    if session.rank == 0:
-        report({"kind": "stage", "text": "writing a sample", "detail": ""})
+
+    def tell(done: int, wanted: int) -> None:
+        if session.rank == 0:
+            report({"kind": "stage", "text": "writing a sample", "detail": f"{done} of {wanted} {corpus.unit}s"})
+
     tokenizer = corpus.tokenizer()
     prompt = prompt_tokens(corpus.validation, tokenizer)
     sampling = Sampling(settings.sample.temperature, seed=settings.run.seed)
     begin, count, seq = torch.tensor(prompt, device=device), settings.sample.length, settings.model.seq
-    written = [
-        int(token) for token in generate(model.predict, begin, count, seq, sampling, cache=model.new_cache(samples=1))
-    ]
+    written: list[int] = []
+    tell(0, count)
+    for token in generate(model.predict, begin, count, seq, sampling, cache=model.new_cache(samples=1)):
+        written.append(int(token))
+        tell(len(written), count)
     beginning, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + written)
     report(
         {
