@@ -235,9 +235,15 @@ def test_too_many_rolled_back_steps_in_a_row():
     train(model, optimizer, range(2), bad)
     train(model, optimizer, range(1))  # starts the count anew
     train(model, optimizer, range(2), bad)
-    with pytest.raises(NonFiniteError, match="3 steps in a row"):
+    with pytest.raises(NonFiniteError, match=r"3 steps in a row.*at the last good step: lower the learning rate"):
         train(model, optimizer, range(1), bad)
     train(model, optimizer, range(1))
+
+
+def test_where_no_step_was_good_a_lower_rate_is_not_the_first_advice():
+    model, _ = parallel()
+    with pytest.raises(NonFiniteError, match=r"no step since this start was good.*go back to a snapshot.*start anew"):
+        train(model, AdamW(model, max_skipped=2), range(2), lambda model, step: loss_of(model, step) * float("inf"))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,13 @@ Wait = Literal["answer", "durable"]
 
 ParameterGroups = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
+_LOWER = "the store is at the last good step: lower the learning rate, or look at the data of these steps"
+_GO_BACK = (
+    "and no step since this start was good, so the parameters may be at fault already: go back to a snapshot (luwu "
+    "snapshot list, restore), or start anew in another folder; else lower the learning rate, or look at the data"
+)
+"""Advice after too many steps that were rolled back in a row."""
+
 
 class StoreOptimizer(torch.optim.Optimizer):
     """An optimizer whose states are in the store and whose work the server does.
@@ -102,6 +109,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         self.last_grad_norm = None
         self._max_skipped = max_skipped
         self._skipped = 0
+        self._has_committed = False
 
     @property
     def loss_scale(self) -> float:
@@ -175,13 +183,13 @@ class StoreOptimizer(torch.optim.Optimizer):
             loss, scale = self._step_with(closure)
         self.last_grad_norm = self._driver.grad_norm
         if self.last_step_committed:
-            self._skipped = 0
+            self._skipped, self._has_committed = 0, True
         elif scale <= 1.0:  # else the scale may have been at fault, and has become smaller
             self._skipped += 1
         if self._skipped >= self._max_skipped:
             raise NonFiniteError(
                 f"gradients: expected finite values, found others in {self._skipped} steps in a row, all rolled back; "
-                "the store is at the last good step: lower the learning rate, or look at the data of these steps"
+                + (_LOWER if self._has_committed else _GO_BACK)
             )
         if wait == "durable":
             self._driver.wait_durable()
