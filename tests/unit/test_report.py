@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -45,6 +48,53 @@ def test_a_report_has_versions_machine_and_run(tmp_path: Path, monkeypatch: pyte
         assert line in text.splitlines(), line
     assert '{"step": 79}' not in text
     assert f"luwu {report.version_of('luwu')}" in text and "O_DIRECT: " in text
+
+
+def test_a_report_says_why_a_run_has_failed(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    alert = {"name": "run_failed", "state": "raised", "text": "the run has failed after step 3: why", "step": 3}
+    (run / "alerts.jsonl").write_text(f'half"}}\n{json.dumps(alert | {"host": "my-host"})}\n{{"name"')
+    lines = list(report.lines_of_run(RunFolder(run)))
+    assert "step 3: run_failed raised: the run has failed after step 3: why" in lines
+    assert "my-host" not in "\n".join(lines) and not any("half" in line for line in lines)
+
+
+def test_names_that_are_no_utf_8_are_in_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(tmp_path)
+    Path(os.fsdecode(bytes(run) + b"/foo\xff")).touch()
+    monkeypatch.setenv("LUWU_X", os.fsdecode(b"v\xff"))
+    code, output = asked("--store", tmp_path, "--report", tmp_path / "report.md", "--run", run)
+    assert code == 0, output
+    lines = (tmp_path / "report.md").read_text(encoding="utf-8").splitlines()
+    assert "0 B  foo\ufffd" in lines and "LUWU_X=v\ufffd" in lines
+
+
+def test_no_part_of_a_report_stays_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.md"
+    opened = Path.open
+
+    def open_full(self: Path, *arguments: Any, **named: Any) -> Any:
+        file = opened(self, *arguments, **named)
+        if self == path:
+            os.dup2(full, file.fileno())
+        return file
+
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", open_full)
+            code, output = asked("--store", tmp_path, "--report", path)
+    finally:
+        os.close(full)
+    assert code != 0 and "No space left on device" in output and str(path) in output
+    assert not path.exists()
+    code, output = asked("--store", tmp_path, "--report", path)
+    assert code == 0, output
+
+
+def test_no_heading_without_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "VARIABLES", ("NO_SUCH_VARIABLE",))
+    assert "## Environment" not in "\n".join(report.lines_of(tmp_path, None))
 
 
 @pytest.mark.parametrize(

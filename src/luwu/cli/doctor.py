@@ -19,8 +19,8 @@ def doctor(
     """Say what this machine can do, and what each missing thing costs.
 
     `--report FILE` writes that into a file for an issue, with versions, environment variables of LuWu, torch and CUDA,
-    and, with `--run`, the settings, last figures and file sizes of a run. Keys and texts are left out. Read it before
-    you send it.
+    and, with `--run`, the settings, last figures, alerts and file sizes of a run. Keys and texts are left out. Read it
+    before you send it.
     """
     from dataclasses import asdict
 

@@ -10,11 +10,15 @@ import platform
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from luwu.core.errors import ConfigError
+from luwu.core.json_fields import MALFORMED, read_object
+from luwu.core.room import no_room
 from luwu.core.settings import read_toml
 from luwu.core.units import bytes_text
+from luwu.core.words import printable
 from luwu.launch.folder import RunFolder
 from luwu.launch.on_alert import PRIVATE_KEY, without_private_key
 from luwu.launch.processes import read_tail
@@ -34,7 +38,7 @@ SECRETS = ("LUWU_JOB_KEY",)
 """Variables whose value is nobody else's business."""
 
 LAST_ROWS = 20
-"""Rows of metrics.jsonl that a report has, the last ones."""
+"""Rows of metrics.jsonl and alerts.jsonl that a report has, the last ones."""
 
 
 def write_report(path: Path, store: Path, run: Path | None) -> None:
@@ -46,18 +50,25 @@ def write_report(path: Path, store: Path, run: Path | None) -> None:
         run: a run folder; None: the report is of the machine alone.
 
     Raises:
-        ConfigError: there is such a file, it cannot be written, or the run folder is none.
+        ConfigError: there is such a file, it cannot be made, or the run folder is none.
+        StoreSpaceError: the file's disk is full; no part of the file stays.
     """
     if run is not None:
         require_run(run)
-    text = without_home("\n".join(lines_of(store, run)) + "\n")
+    # Names of files and variables may be no text, which Python reads as lone surrogates.
+    text = printable(without_home("\n".join(lines_of(store, run)) + "\n"))
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        file = path.open("x", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"--report: expected a new file in a folder that may be written to, found {path}: {error.strerror}"
         ) from error
+    try:
+        with file:
+            file.write(text)
+    except OSError as error:
+        path.unlink(missing_ok=True)  # a part of a report would be in the way of the next try
+        raise no_room(path, error) from error
 
 
 def require_run(run: Path) -> None:
@@ -89,10 +100,9 @@ def lines_of(store: Path, run: Path | None) -> Iterator[str]:
     yield "\n## Machine\n"
     for finding in examine(store):
         yield f"{'ok' if finding.good else '--'}  {finding.name}: {finding.found}"
-    yield "\n## Environment\n"
-    for name in sorted(os.environ):
-        if name.startswith(VARIABLES):
-            yield f"{name}={'(set)' if name in SECRETS else os.environ[name]}"
+    if names := [name for name in sorted(os.environ) if name.startswith(VARIABLES)]:
+        yield "\n## Environment\n"
+        yield from (f"{name}={'(set)' if name in SECRETS else os.environ[name]}" for name in names)
     if run is not None:
         yield from lines_of_run(RunFolder(run))
 
@@ -106,7 +116,7 @@ def version_of(package: str) -> str | None:
 
 
 def lines_of_run(folder: RunFolder) -> Iterator[str]:
-    """Yield the lines about a run: its settings, its last figures, and its files by size."""
+    """Yield the lines about a run: its settings, its last figures and alerts, and its files by size."""
     yield "\n## Run\n"
     yield str(folder.path)
     yield f"\n{folder.config_path.name}, without comments and {PRIVATE_KEY}:\n"
@@ -117,6 +127,9 @@ def lines_of_run(folder: RunFolder) -> Iterator[str]:
             yield from read_tail(folder.metrics_path).splitlines()[-LAST_ROWS:]
         except OSError as error:
             yield f"(cannot be read: {error.strerror})"
+    if folder.alerts_path.is_file():
+        yield f"\nThe end of {folder.alerts_path.name}, where a run that failed says why:\n"
+        yield from lines_of_alerts(folder.alerts_path)
     yield "\nFiles:\n"
     for path in sorted(folder.path.rglob("*")):
         try:
@@ -125,6 +138,19 @@ def lines_of_run(folder: RunFolder) -> Iterator[str]:
             continue
         if stat.S_ISREG(status.st_mode):
             yield f"{bytes_text(status.st_size)}  {path.relative_to(folder.path)}"
+
+
+def lines_of_alerts(path: Path) -> Iterator[str]:
+    """Yield the last alerts of a run, without the name of its host; a line that is damaged is left out."""
+    try:
+        rows = read_tail(path).splitlines()[-LAST_ROWS:]
+    except OSError as error:
+        yield f"(cannot be read: {error.strerror})"
+        return
+    for row in rows:
+        with suppress(*MALFORMED):
+            words = read_object(row)
+            yield f"step {words['step']}: {words['name']} {words['state']}: {words['text']}"
 
 
 def lines_of_settings(path: Path) -> Iterator[str]:
