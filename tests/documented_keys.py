@@ -22,7 +22,7 @@ def check_keys(command: str, facts: dict[str, Any]) -> None:
     inner: dict[str, set[str]] = {}
     for key in documented()[command]:
         name, _, rest = key.partition(".")
-        inner.setdefault(name, set()).update([rest] if rest else [])
+        inner.setdefault(name, set()).update([rest.partition(".")[0]] if rest else [])
     assert set(facts) == {name.removesuffix("[]") for name in inner}
     for name, wanted in inner.items():
         value = facts[name.removesuffix("[]")]

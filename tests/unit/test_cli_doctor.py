@@ -23,6 +23,13 @@ def test_names_are_whole_on_a_narrow_terminal(monkeypatch, tmp_path):
     assert "\u2026" not in shown and shown.count("4") == 41
 
 
+def test_json_has_a_cost_where_something_is_missing(monkeypatch, tmp_path):
+    found = [Finding("processor", "8 cores", True, "no overlap"), Finding("memory", "1 GiB", False, "reads more")]
+    monkeypatch.setattr(machine, "examine", lambda store: found)
+    shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path), "--json"]).stdout
+    assert [row["cost"] for row in json.loads(shown)] == ["", "reads more"]
+
+
 def test_json_says_the_same(tmp_path):
     result = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path), "--json"])
     assert result.exit_code == 0

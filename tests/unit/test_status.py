@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.documented_keys import check_keys, documented
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.fake_core import FakeCore
 from tests.unit.network_serving import KEY, QUICK, join
@@ -257,6 +258,13 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
     assert found["step"] == 2 and found["present"][0]["progress"]["phase"] == "backward"
     assert found["present"][1]["progress"] is None
     assert found["present"][0]["progress"]["link"]["packets_again"] == 3
+    check_keys("status", found)
+    for place, record in [
+        ("present[].progress", found["present"][0]["progress"]),
+        ("switches[].link", found["present"][0]["progress"]["link"]),
+    ]:
+        keys = documented()["status"]
+        assert {f"{place}.{name}" for name in record} == {key for key in keys if key.startswith(f"{place}.")}
     reply.failure = "worker 1 ended"
     assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 1
 

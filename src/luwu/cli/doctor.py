@@ -43,7 +43,7 @@ def doctor(
         raise ConfigError("--run: expected --report beside it")
     findings = examine(store)
     if as_json:
-        say_json([asdict(finding) for finding in findings])
+        say_json([asdict(finding) | ({"cost": ""} if finding.good else {}) for finding in findings])
         return
     table = Table(box=None, pad_edge=False)
     for column in ("", "what", "found", "what that costs"):
