@@ -48,6 +48,16 @@ def test_links_lead_to_the_same_thing_on_the_site(site, source, link, there):
     assert site.dead == []
 
 
+def test_words_that_are_searched_for_stand_at_their_headings():
+    assert pages.with_words("# A\n\ntext\n", {"# A": ("x", "y z")}) == "# A\n\n```{index} ! x, ! y z\n```\n\ntext\n"
+    with pytest.raises(ValueError, match="found ## B"):
+        pages.with_words("# A\n### B\n## B of C\n", {"## B": ("x",)})
+    repository = pages.Site(ROOT)
+    text = repository.page("docs/server.md")
+    assert "## A full disk\n\n```{index} ! disk full" in text
+    assert all(repository.page(source) for source in pages.ASKED_FOR)
+
+
 @pytest.mark.parametrize("target", ["gone.md", "../tools/gone.py", "https:///nobody", "ftp://host/a", "../tools"])
 def test_a_dead_link_is_noticed(site, target):
     (site.root / "docs/start.md").write_text(f"[x]({target})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
@@ -21,6 +21,17 @@ OUTSIDE = {
     "benchmarks/README.md": "benchmarks.md",
 }
 """Pages outside of docs, and their places on the site."""
+
+ASKED_FOR = {
+    "docs/server.md": {
+        "## What fails how": ("worker killed", "killed worker", "restart worker", "lost worker", "server lost"),
+        "## A full disk": ("disk full", "no space left"),
+    },
+    "docs/errors.md": {"## LUWU-105": ("out of memory", "oom")},
+    "docs/fine-tuning.md": {"# Fine-tuning with adapters": ("fine-tune", "fine-tuning", "finetune", "lora")},
+    "docs/optimizers.md": {"## Learning rate schedule": ("cosine", "warmup", "learning rate")},
+}
+"""Words that people search for, by the headings which answer them: the search finds these first."""
 
 
 @dataclass
@@ -74,12 +85,24 @@ class Site:
             return f"{match[1]}{relpath(place, here)}{hash_mark}{anchor}"
 
         parts = FENCE.split((self.root / source).read_text())
-        return "".join(part if FENCE.fullmatch(part) else LINK.sub(moved, part) for part in parts)
+        text = "".join(part if FENCE.fullmatch(part) else LINK.sub(moved, part) for part in parts)
+        return with_words(text, ASKED_FOR.get(source, {}))
 
     def shown(self, path: str) -> str:
         """Return a page that shows a file of the repository."""
         language = {".py": "python", ".toml": "toml", ".yaml": "yaml"}.get(Path(path).suffix, "text")
         return f"---\norphan: true\n---\n\n# {path}\n\n````{language}\n{(self.root / path).read_text()}````\n"
+
+
+def with_words(text: str, asked_for: Mapping[str, Iterable[str]]) -> str:
+    """Return a page whose headings have the words that the search finds them by; raises ValueError for none such."""
+    for heading, words in asked_for.items():
+        before, found, after = f"\n{text}".partition(f"\n{heading}\n")
+        if not found:
+            raise ValueError(f"ASKED_FOR: expected a heading of the page, found {heading}")
+        entries = ", ".join(f"! {each}" for each in words)  # ! marks a main entry; others come last
+        text = f"{before}{found}\n```{{index}} {entries}\n```\n{after}".removeprefix("\n")
+    return text
 
 
 def _is_outside(target: str) -> bool:
