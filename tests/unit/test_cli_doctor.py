@@ -23,6 +23,13 @@ def test_names_are_whole_on_a_narrow_terminal(monkeypatch, tmp_path):
     assert "\u2026" not in shown and shown.count("4") == 41
 
 
+def test_no_word_is_broken_where_the_output_is_no_terminal(monkeypatch, tmp_path):
+    found = [Finding("disk access", f"works in {tmp_path}/{'folder/' * 40}", True)]
+    monkeypatch.setattr(machine, "examine", lambda store: found)
+    shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path)], env={"COLUMNS": "60"}).stdout
+    assert found[0].found in shown
+
+
 def test_json_has_a_cost_where_something_is_missing(monkeypatch, tmp_path):
     found = [Finding("processor", "8 cores", True, "no overlap"), Finding("memory", "1 GiB", False, "reads more")]
     monkeypatch.setattr(machine, "examine", lambda store: found)

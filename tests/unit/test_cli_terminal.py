@@ -61,6 +61,14 @@ def test_rows_are_one_line_each_however_long(capsys):
     assert capsys.readouterr().out == f"folder  {path}\nuuid    1\ufffd[2J\n"
 
 
+@pytest.mark.parametrize("words", ["", "--help", "train --help", "help doctor", "store", "store --help"])
+def test_help_shows_a_value_only_of_an_option_that_takes_one(words):
+    command = [sys.executable, "-m", "luwu.cli", *words.split()]  # a process of its own: what help patches stays
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert "--help" in shown and "bool" not in shown.lower()
+    assert ("<path>" in shown) == ("train" in words or "doctor" in words)
+
+
 @pytest.mark.parametrize("command", ["train", "server", "plan", "import", "export"])
 def test_help_cuts_no_name_on_a_narrow_terminal(command):
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout

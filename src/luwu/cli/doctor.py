@@ -9,6 +9,9 @@ import typer
 
 from luwu.cli.terminal import AsJson, add_rows, say_json
 
+WHOLE_LINES = 10_000
+"""Characters of a line that no terminal shows: a word must not be broken where a program looks for it."""
+
 
 def doctor(
     store: Annotated[Path, typer.Option(help="folder that the store would go to")] = Path("runs"),
@@ -51,4 +54,7 @@ def doctor(
     for finding in findings:
         mark = Text("ok", style="green") if finding.good else Text("--", style="yellow")
         add_rows(table, [(mark, finding.name, finding.found, "" if finding.good else finding.cost)])
-    Console().print(table, highlight=False)
+    console = Console()
+    if not console.is_terminal:
+        console.width = WHOLE_LINES
+    console.print(table, highlight=False)

@@ -89,8 +89,6 @@ class Commands(TyperGroup):
             if isinstance(stream, TextIOWrapper):  # a sample may have letters that the output's encoding lacks
                 with suppress(OSError):  # one that was opened for something else, as a test may do
                     stream.reconfigure(errors="backslashreplace")
-        if "--help" in context.args:
-            keep_names_whole()
         try:
             with usage_hints():
                 return super().invoke(context)
@@ -103,6 +101,8 @@ class Commands(TyperGroup):
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options before the command's name."""
+        if not args or "--help" in args or isinstance(self.commands.get(args[-1]), TyperGroup):  # each shows help
+            keep_names_whole()
         with usage_hints():
             return super().parse_args(context, args)
 

@@ -20,6 +20,9 @@ GO_BACK = "Where `luwu snapshot list` shows a snapshot of this store, `luwu snap
 OPTION_CELLS = 6
 """Cells of an option in typer's help: names, short names, names and short names that turn it off, type, help."""
 
+TYPE_OF_FLAG = "<bool>"
+"""Type that typer's help shows of an option without a value."""
+
 
 def say(text: str, *, end: bool = True) -> None:
     """Write text to standard output; ``end``: with the end of the line."""
@@ -60,7 +63,7 @@ def help_of(text: str) -> str:
 
 
 def keep_names_whole() -> None:
-    """Have help break its sentences, and never cut the name of an option, where the terminal is narrow.
+    """Have help break its sentences, never cut the name of an option, and show no value of an option that takes none.
 
     A flag that turns a setting off stands below the one that turns it on, because a column of its own takes the room
     of the sentences.
@@ -73,6 +76,8 @@ def keep_names_whole() -> None:
         """Table in which only the last column, of sentences, shrinks."""
 
         def add_row(self, *cells: Any, **named: Any) -> None:
+            if len(cells) >= OPTION_CELLS and str(cells[-2]) == TYPE_OF_FLAG:
+                cells = (*cells[:-2], Text(), cells[-1])
             if len(cells) >= OPTION_CELLS and str(cells[-4]):
                 names = Text("\n").join([cells[-6], cells[-4]])
                 cells = (*cells[:-6], names, cells[-5], Text(), *cells[-3:])

@@ -105,6 +105,7 @@ class LiveDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._figures = [(name, value) for name, value in self._figures if name != "left"]
         self._live.stop()
 
     def say(self, text: str) -> None:
