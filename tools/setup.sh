@@ -39,15 +39,17 @@ say_what_is_still_missing() {
 }
 
 install_requirements() {
-    say "installing requirements/development.txt (takes minutes the first time)"
+    say "installing requirements/development.txt: pip fetches about 0.5 GB, and some GB more where torch is a build for" \
+        "CUDA; a minute or two with a fast network; it shows only errors"
     pip_install "$ENVIRONMENT" --no-compile -r requirements/development.txt
+    say "compiling these Python packages to bytecode: up to a minute on two processors"
     # On all processors, which pip does not use; templates that are no Python are no matter.
     "$ENVIRONMENT/bin/python" -m compileall -qq --workers 0 "$ENVIRONMENT/lib" >/dev/null 2>&1 || true
 }
 
 # Without dependencies: they are all there, pinned, and pip must not move them.
 build_package() {
-    say "building LuWu (takes minutes the first time)"
+    say "building LuWu: compiles its C++ part, up to 4 minutes on two processors the first time; fetches nothing"
     PATH="$PWD/$ENVIRONMENT/bin:$PATH" pip_install "$ENVIRONMENT" --no-build-isolation --no-deps \
         --config-settings=cmake.define.LUWU_WERROR=ON --config-settings=cmake.define.LUWU_LINES=ON --editable .
 }

@@ -68,7 +68,7 @@ install_system_packages() {
     if ! may_install_system_packages; then
         say "these system packages are missing, and this user may not install them: ${missing[*]}"
     else
-        say "installing system packages: ${missing[*]}"
+        say "installing system packages, a minute or two; apt's words are in $STATE/apt.log: ${missing[*]}"
         apt_get_as_root install -y --no-install-recommends "${missing[@]}" ||
             { apt_get_as_root update && apt_get_as_root install -y --no-install-recommends "${missing[@]}"; } ||
             say "apt-get failed: see $STATE/apt.log"
@@ -82,7 +82,7 @@ make_environment() {
     local python
     [[ -x $1/bin/python ]] && return 0
     python=$(find_python) || fail "Python 3.10 to 3.13 with venv and C headers is needed (python3-venv, python3-dev)"
-    say "making $1 with $("$python" --version)"
+    say "making $1 with $("$python" --version): some seconds"
     "$python" -m venv "$1"
 }
 
