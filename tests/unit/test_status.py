@@ -276,6 +276,7 @@ def test_the_steps_of_a_new_run_in_an_old_store_are_its_own(tmp_path: Path, monk
     store.mkdir(parents=True)
     (tmp_path / "config.toml").write_text(f'[run]\nstores = ["{store}"]\n')
     (tmp_path / "run-id").write_text("it\n")
+    (tmp_path / SOCKET_NAME).touch()  # of the launcher's server
 
     def told() -> str:
         return CliRunner().invoke(app, ["status", str(tmp_path)]).stdout.splitlines()[0]
