@@ -192,8 +192,13 @@ def test_a_server_that_does_not_answer_is_said_to_and_is_no_step_0(
 ) -> None:
     watched(Path("unused"), monkeypatch, ServerError("nobody listens"))
     done = CliRunner().invoke(app, ["watch", "--terminal", "luwu://localhost:7"])
-    assert done.stdout == "luwu://localhost:7: its server does not answer\n  nobody listens\n"
-    assert done.exit_code == 1 and done.stderr == "luwu: nobody listens (luwu help LUWU-301)\n"
+    assert done.exit_code == 1 and done.stdout == ""
+    assert done.stderr == "luwu: nobody listens (luwu help LUWU-301)\n"  # once
+    done = CliRunner().invoke(app, ["watch", "--terminal", "luwu://localhost:7", "luwu://localhost:8"])
+    assert done.exit_code == 1 and done.stderr == ""
+    assert done.stdout == "".join(
+        f"luwu://localhost:{port}: its server does not answer\n  nobody listens\n" for port in (7, 8)
+    )
 
 
 def test_one_run_that_is_seen_is_enough_for_status_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,4 +396,4 @@ def test_the_terminal_has_lines_of_its_own_alone_and_rates_in_words(
     live.refresh()
     text = text_of([ended, live])
     assert "\nz z: step 9: no step is known\n" in text and text.startswith("a: step 5\n")
-    assert "pulled 1.23 MB/s" in text and "1.05 MB" in text
+    assert "pulled 1.23 MB/s" in text and ", 1.05 MB of memory" in text

@@ -13,6 +13,7 @@ import uvicorn
 from tests.integration.network import make_authority, make_certificate
 from uvicorn.server import ServerState
 
+from luwu.core.errors import ServerError
 from luwu.watch import serving
 from luwu.watch.pages import Gate, Pages, make_app
 from luwu.watch.runs import Places
@@ -113,6 +114,14 @@ def test_a_connection_over_tls_that_says_nothing_is_closed(tmp_path: Path, monke
         return found
 
     assert asyncio.run(close_by_server()) == b""
+
+
+def test_a_port_that_is_taken_is_said_to_be_once() -> None:
+    with serving.bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerError) as told:
+            serving.bind("127.0.0.1", port)
+    assert str(told.value).startswith(f"127.0.0.1:{port}: cannot listen there: Address already in use; choose another")
 
 
 def test_a_page_takes_no_memory_for_numpy_and_torch() -> None:

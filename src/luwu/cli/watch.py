@@ -70,13 +70,18 @@ def _until_ended() -> Iterator[None]:
 
 
 def _show_here(places: Places) -> None:
-    """Show the runs until Ctrl-C or SIGTERM; where the output is no terminal, once, or raise why none can be seen."""
+    """Show the runs until Ctrl-C or SIGTERM; where the output is no terminal, once.
+
+    Raises:
+        LuwuError: the one run cannot be seen. typer.Exit: none of several can; the text that was shown says why.
+    """
     import sys
     import time
 
     from rich.live import Live
     from rich.text import Text
 
+    from luwu.core.error_pages import pages
     from luwu.core.words import printable
     from luwu.watch.looks import Looks
     from luwu.watch.runs import LOOK_SECONDS
@@ -86,10 +91,12 @@ def _show_here(places: Places) -> None:
     if not sys.stdout.isatty():
         runs = places.runs()
         looks.look_for_rates(runs)
-        say(text_of(runs))
-        unseen = [run.unseen for run in runs]
-        if unseen and unseen[0] is not None and all(unseen):
+        unseen = [error for run in runs if (error := run.unseen) is not None]
+        if len(runs) == 1 and unseen:
             raise unseen[0]
+        say(text_of(runs))
+        if unseen and len(unseen) == len(runs):
+            raise typer.Exit(pages()[unseen[0].code].exit)
         return
     with _until_ended(), Live(auto_refresh=False) as live:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -45,7 +46,10 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         advice = "choose another with --port, or 0 for a free one" if taken else "check --host and --port"
-        raise ServerError(f"{host}:{port}: cannot listen there: {error.strerror}; {advice}") from None
+        # socket.create_server adds the address to the system's words.
+        number = None if isinstance(error, socket.gaierror) else error.errno
+        reason = error.strerror if number is None else os.strerror(number)
+        raise ServerError(f"{host}:{port}: cannot listen there: {reason}; {advice}") from None
 
 
 class _Connection(H11Protocol):

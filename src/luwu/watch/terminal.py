@@ -74,7 +74,7 @@ def _live_lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["blocks"]:
         yield f"  blocks  {''.join(_SIGNS.get(view, '?') for view in state['blocks'])}"
     for worker in state["present"]:
-        memory = f", {bytes_text(worker['memory_bytes'])}" if worker["memory_bytes"] else ""
+        memory = f", {bytes_text(worker['memory_bytes'])} of memory" if worker["memory_bytes"] else ""
         late = f"; the others have waited for {worker['behind_seconds']:.0f} s" if worker["late"] else ""
         pushed = "" if worker["pushed"] is None else f", {counted(worker['pushed'], 'block')} pushed"
         yield f"  worker {worker['rank']}: {worker['activity']}{pushed}{memory}{late}"
