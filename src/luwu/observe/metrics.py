@@ -24,6 +24,8 @@ MOST_ATTEMPTS = 1 << 62
 LONGEST_ROW_BYTES = 8 << 20
 """Bytes of a line that are looked at; no row is longer, and a damaged file may have a line of many gigabytes."""
 
+_READ_BYTES = 1 << 20  # with Python's 8 KiB a line of gigabytes takes four times as long
+
 
 class MetricsLog:
     """The file metrics.jsonl, to which each step appends a row; on resume its rows are made to agree with the store."""
@@ -136,7 +138,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
     A line that is too long is cut, and has its end if it had one.
     """
     try:
-        with BufferedReader(FileIO(path, opener=_open_without_wait)) as file:
+        with BufferedReader(FileIO(path, opener=_open_without_wait), _READ_BYTES) as file:
             require_file(path)
             while line := file.readline(LONGEST_ROW_BYTES):
                 end = line
