@@ -74,7 +74,7 @@ class LocalClient(OfThisProcess):
         self._owed = 0  # answers to calls that Ctrl-C has interrupted: they come first
         seconds = CONNECT_SECONDS if connect_seconds is None else connect_seconds
         try:
-            with saying(log, f"a server at {path}", seconds):
+            with saying(log, f"a server at {path}", max(seconds, answer_seconds or 0.0)):
                 self._reach(path, seconds)
         except BaseException:
             self._connection.close()
