@@ -77,7 +77,7 @@ def test_figures_of_now_are_sums_over_the_time_of_the_last_20_rows(
     )
     unreported = {"tokens": 100, "seconds": None, "tokens_per_second": None, "hidden": None}
     write_rows(tmp_path, old, *[fast] * 19, slow)
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     run.refresh()
     pace = run.update(Cursor())[0]["pace"]
     assert pace == pytest.approx({"tokens_per_second": 2000 / 11.9, "seconds": 11.9 / 20, "hidden": 1.9 / 11.9})
@@ -91,7 +91,7 @@ def test_what_a_step_writes_is_that_of_the_last_20_rows(tmp_path: Path, monkeypa
     write_rows(tmp_path, *told)
     (tmp_path / "store").mkdir()
     (tmp_path / "written.json").write_text('{"bytes": 100}')
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     run.refresh()
     assert run.wear is not None and run.wear["stores"][0]["step_bytes"] == 500
 
@@ -111,7 +111,7 @@ def test_a_run_that_has_failed_is_said_to(
     (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
     write_alert(tmp_path, "slow_steps", "raised", 150.0)
     write_alert(tmp_path, "run_failed", "raised", 150.0)
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     run.refresh()
     state = run.update(Cursor())[0]["state"]
     assert state["ended"] and state["alerts"] == [
@@ -132,7 +132,7 @@ def test_damaged_rows_and_settings_keep_no_run_from_the_page(tmp_path: Path, mon
     (tmp_path / "written.json").write_text('{"bytes": 100}')
     monkeypatch.chdir(tmp_path)
     (tmp_path / "store").mkdir()
-    for answer in (NotUnderWayError(Path("run"), "none"), status(figures={"luwu_server_memory_bytes": math.inf})):
+    for answer in (NotUnderWayError("none"), status(figures={"luwu_server_memory_bytes": math.inf})):
         run = watched(tmp_path, monkeypatch, answer)
         run.refresh()
         record, _ = run.update(Cursor())
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_finite_is_said_to_be_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], word: str
 ) -> None:
     write_rows(tmp_path, {"seconds": 1.0, "grad_norm": 1.0}, row)
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     run.refresh()
     assert f"  {word}" in text_of([run])
     assert run.update(Cursor())[0]["loss_is_finite"] is ("not" not in word)

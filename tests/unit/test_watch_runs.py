@@ -120,7 +120,7 @@ def test_a_url_has_a_state_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_that_change_are_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     (tmp_path / "config.toml").write_text("[run]\nsteps = 9\n")
     run.refresh()
     record, cursor = run.update(Cursor())
@@ -157,7 +157,7 @@ def test_a_run_seems_live_while_its_rows_are_fresh_or_its_socket_answers(tmp_pat
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (NotUnderWayError(Path("run"), "none"), "ended on 1970-01-02 00:00:00 after step 2"),
+        (NotUnderWayError("none"), "ended on 1970-01-02 00:00:00 after step 2"),
         (ServerError("it does not answer"), "it does not answer"),
     ],
 )
@@ -214,7 +214,7 @@ def test_damaged_lines_and_odd_settings_are_left_out(tmp_path: Path, monkeypatch
         file.write(b'\xff\n[1]\n{"attempt": "x", "step": 1}\n')
     write_rows(tmp_path, 1, 1)
     (tmp_path / "config.toml").write_text("[run\n")
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     run.refresh()
     record, _ = run.update(Cursor())
     assert record["rows"]["step"] == [1, 2] and record["settings"] == {}
@@ -309,7 +309,7 @@ def test_the_terminal_says_what_the_page_says(tmp_path: Path, monkeypatch: pytes
         "others have waited for 90 s", "worker 1: has told nothing yet", "w writing",
     ):  # fmt: skip
         assert words in text, text
-    ended = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"))
+    ended = watched(tmp_path, monkeypatch, NotUnderWayError("none"))
     ended.refresh()
     assert "step 2 of 9" in text_of([ended]) and "ended on " in text_of([ended])
 
@@ -378,7 +378,7 @@ def test_the_terminal_has_the_last_figures_that_are_known(tmp_path: Path, monkey
         for step, word in ((None, None), (10**400, "much")):
             row = {"attempt": 7, "step": step, "committed": False, "loss": word, "tokens_per_second": word}
             file.write(json.dumps(row) + "\n")
-    run = watched(tmp_path, monkeypatch, NotUnderWayError(Path("run"), "none"), status(blocks=b"\0\xff"))
+    run = watched(tmp_path, monkeypatch, NotUnderWayError("none"), status(blocks=b"\0\xff"))
     run.refresh()
     assert "step 2\n" in text_of([run]) and text_of([run]).endswith("loss 2")
     run.refresh()
@@ -388,7 +388,7 @@ def test_the_terminal_has_the_last_figures_that_are_known(tmp_path: Path, monkey
 def test_the_terminal_has_lines_of_its_own_alone_and_rates_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = watched(tmp_path / "z\nz: step 9", monkeypatch, NotUnderWayError(Path("run"), "none"))
+    ended = watched(tmp_path / "z\nz: step 9", monkeypatch, NotUnderWayError("none"))
     ended.refresh()
     pulled = "luwu_server_pulled_bytes_total"
     live = watched(tmp_path / "a", monkeypatch, status(figures={pulled: 1000.0}), status(figures={pulled: 1_235_567.0}))

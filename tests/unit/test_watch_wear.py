@@ -120,7 +120,7 @@ def watch(where: str, monkeypatch: pytest.MonkeyPatch, *answers: pb.StatusReply 
 
 def test_a_run_that_has_ended_shows_what_it_wrote_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 500_000_000)
-    run = watch(str(tmp_path), monkeypatch, NotUnderWayError(Path("run"), "none"))
+    run = watch(str(tmp_path), monkeypatch, NotUnderWayError("none"))
     run.refresh()
     record, _ = run.update(Cursor())
     assert record["wear"]["whose"] == "by this run"

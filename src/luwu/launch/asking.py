@@ -19,19 +19,7 @@ if TYPE_CHECKING:
 
 
 class NotUnderWayError(ConfigError):
-    """Raised when a run is asked that has ended: its folder is all that there is of it.
-
-    Args:
-        folder: the run's folder.
-        found: what was found in the place of a run under way.
-    """
-
-    def __init__(self, folder: Path, found: str) -> None:
-        name = shlex.quote(str(folder))
-        super().__init__(
-            f"{folder}: expected a run folder with a run under way, found {found}; `luwu watch {name}` shows how it "
-            f"went, and `luwu explain {name}` what bound its steps"
-        )
+    """Raised when a folder is asked in which no run is under way: what it holds is all that there is of one."""
 
 
 def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = False) -> pb.StatusReply:
@@ -43,8 +31,8 @@ def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = 
         look: ask for blocks and figures, too.
 
     Raises:
-        NotUnderWayError: the folder's run has ended. ConfigError: it has no run, or cannot be read. ServerError: its
-        server does not answer. AuthenticationError: the key is not the server's.
+        NotUnderWayError: no run is under way in the folder. ConfigError: it is not there, or cannot be read.
+        ServerError: its server does not answer. AuthenticationError: the key is not the server's.
     """
     if where.startswith(SCHEME):
         return ask_status(parse_urls(where)[0].url, credentials or Credentials(), look=look)
@@ -76,17 +64,25 @@ def _job_elsewhere(folder: Path) -> Job | None:
         if (folder / SOCKET_NAME).exists():
             return None
         known = job is not None or paths.metrics_path.exists() or paths.config_path.exists()
-        found = "a folder without a run" if folder.is_dir() else "no such folder"
+        there = folder.is_dir()
     except OSError as error:
         raise ConfigError(
             f"{folder}: expected a run folder, found one that cannot be read: {error.strerror}; give this user "
             "permission to read it, or name the run's server by its URL"
         ) from None
     if known:
-        raise NotUnderWayError(folder, "one that has ended")
-    raise ConfigError(
-        f"{folder}: expected a run folder, found {found}; check the name, or give the URL of the run's server, "
-        "luwu://HOST:PORT"
+        raise _ended(folder, "one that has ended")
+    advice = "check the name, or give the URL of the run's server, luwu://HOST:PORT"
+    if there:
+        raise NotUnderWayError(f"{folder}: expected a run folder, found a folder without a run; {advice}")
+    raise ConfigError(f"{folder}: expected a run folder, found no such folder; {advice}")
+
+
+def _ended(folder: Path, found: str) -> NotUnderWayError:
+    name = shlex.quote(str(folder))
+    return NotUnderWayError(
+        f"{folder}: expected a run folder with a run under way, found {found}; `luwu watch {name}` shows how it went, "
+        f"and `luwu explain {name}` what bound its steps"
     )
 
 
@@ -97,5 +93,5 @@ def _ask_server(folder: Path, job: Job, look: bool) -> pb.StatusReply:
     except ServerError as error:
         raise ServerError(f"{folder}: no run is under way there; its server was asked: {error}") from None
     if reply.run not in ("", job.run_id):
-        raise NotUnderWayError(folder, f"that its server, {job.server.url}, has another run now")
+        raise _ended(folder, f"that its server, {job.server.url}, has another run now")
     return reply
