@@ -49,7 +49,8 @@ def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
     assert "learning rate up to 2e-05, for fine-tuning with adamw, as the model starts from weights; --lr" in output
     code, output, error = train(folder, "--steps", "3", "--workers", "1")
     assert code == 0, error
-    assert "resuming after step 2 of 3" in output and "learning rate" not in output
+    assert "resuming after step 2 of 3" in output and "learning rate up to" not in output
+    assert "curve now ends at step 3 instead of 2" in output
     losses = [row["loss"] for row in metrics(folder, "run")]
     corpus = Corpus.load(folder / "run")
     assert corpus is not None
