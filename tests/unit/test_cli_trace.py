@@ -16,6 +16,7 @@ from luwu.cli.main import app
 from luwu.cli.trace import say_what_is_missing
 from luwu.control import control_pb2 as pb
 from luwu.control import tracing
+from luwu.control.frames import SOCKET_NAME
 from luwu.core import perfetto
 from luwu.core.errors import ConfigError
 from luwu.core.trace import NOBODY, NONE, RECORD, Kind
@@ -158,6 +159,7 @@ def test_steps_are_the_runs_own_where_its_store_says_when_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, words: str
 ) -> None:
     (tmp_path / "run-id").write_text("it")
+    (tmp_path / SOCKET_NAME).touch()  # of the launcher's server
     if known:
         (tmp_path / "store").mkdir()
         claim = Claim(RunRecord("it", "runs/it"), takes_weights=True)

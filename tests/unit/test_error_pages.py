@@ -37,6 +37,7 @@ CODES = {
     "ManifestMismatchError": "LUWU-104",
     "MemoryBudgetError": "LUWU-105",
     "AuthenticationError": "LUWU-106",
+    "NotUnderWayError": "LUWU-107",
     "StoreError": "LUWU-201",
     "StoreCorruptError": "LUWU-202",
     "StoreEmptyError": "LUWU-203",

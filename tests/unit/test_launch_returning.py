@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from luwu.core.errors import ServerError
+from luwu.core.errors import NotUnderWayError, ServerError
 from luwu.core.exits import Exit
 from luwu.launch import returning as returning_module
-from luwu.launch.asking import NotUnderWayError, server_of
+from luwu.launch.asking import server_of
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import CredentialFiles, Job, ServerAccess, mark_ended
 from luwu.launch.outcome import Outcome

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.test_watch_runs import status, watched, write_alert
 
 from luwu.control import control_pb2 as pb
-from luwu.launch.asking import NotUnderWayError
+from luwu.core.errors import NotUnderWayError
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
 from luwu.watch import runs as watch_runs
 from luwu.watch.pace import Pace, pace_of

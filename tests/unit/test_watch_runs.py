@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 from luwu.cli.main import app
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import SOCKET_NAME
-from luwu.core.errors import ConfigError, ServerError
+from luwu.core.errors import ConfigError, NotUnderWayError, ServerError
 from luwu.core.progress import BlockView, WorkerPhase
-from luwu.launch.asking import NotUnderWayError
 from luwu.watch import runs as watch_runs
 from luwu.watch.ended import ended_words
 from luwu.watch.folder import WatchedFolder, flat

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from luwu.control import control_pb2 as pb
+from luwu.core.errors import NotUnderWayError
 from luwu.core.units import share_text
-from luwu.launch.asking import NotUnderWayError
 from luwu.watch import runs as watch_runs
 from luwu.watch.runs import Cursor, WatchedRun
 from luwu.watch.state import Sample

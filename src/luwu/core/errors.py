@@ -16,6 +16,7 @@ __all__ = [
     "ManifestMismatchError",
     "MemoryBudgetError",
     "NonFiniteError",
+    "NotUnderWayError",
     "ServerError",
     "StepOrderError",
     "StoreCorruptError",
@@ -44,6 +45,12 @@ class ConfigError(LuwuError, ValueError):
     """Raised when a setting or an argument cannot work, alone or with the others; nothing has been written."""
 
     code = "LUWU-101"
+
+
+class NotUnderWayError(ConfigError):
+    """Raised when a folder is asked in which no run is under way: what it holds is all that there is of one."""
+
+    code = "LUWU-107"
 
 
 class CheckpointError(LuwuError):

@@ -10,16 +10,12 @@ from luwu.control.address import SCHEME, parse_urls
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
 from luwu.control.status import ask_local_status, ask_status
-from luwu.core.errors import ConfigError, ServerError
+from luwu.core.errors import ConfigError, NotUnderWayError, ServerError
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.run_paths import RunPaths
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
-
-
-class NotUnderWayError(ConfigError):
-    """Raised when a folder is asked in which no run is under way: what it holds is all that there is of one."""
 
 
 def ask_run(where: str, credentials: Credentials | None = None, *, look: bool = False) -> pb.StatusReply:

@@ -13,8 +13,8 @@ from typing import Any
 from luwu.control.address import SCHEME
 from luwu.control.credentials import Credentials
 from luwu.control.frames import SOCKET_NAME
-from luwu.core.errors import ConfigError, LuwuError, ServerError
-from luwu.launch.asking import NotUnderWayError, ask_run
+from luwu.core.errors import ConfigError, LuwuError, NotUnderWayError, ServerError
+from luwu.launch.asking import ask_run
 from luwu.launch.run_paths import RunPaths
 from luwu.observe.binding import RECENT, binding_sentence
 from luwu.watch.columns import Columns
