@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from luwu.core.errors import LuwuError, StoreSpaceError
-from luwu.core.files import drop_shared, whole_file, write_all
+from luwu.core.files import drop_shared, unshare, whole_file, write_all
 
 DISK_FULL_WAIT_SECONDS = 3600.0
 """Default of the longest time that a run waits for room."""
@@ -140,9 +140,14 @@ NO_WAIT = Room(0.0)
 
 
 def append_line(path: Path, line: str) -> bool:
-    """Append a line to a file, whole or not at all; return False where it cannot be written, as on a full disk."""
-    with suppress(OSError, StoreSpaceError), path.open("ab", buffering=0) as file:
-        NO_WAIT.append(file, f"{line}\n".encode(), path)
+    """Append a line to a file, whole or not at all; return False where it cannot be written, as on a full disk.
+
+    A copy made with hard links keeps the file as it was.
+    """
+    with suppress(OSError, LuwuError):
+        unshare(path)
+        with path.open("ab", buffering=0) as file:
+            NO_WAIT.append(file, f"{line}\n".encode(), path)
         return True
     return False
 
