@@ -16,7 +16,6 @@ from luwu.core.manifest import BlockManifest, Manifest
 from luwu.errors import ConfigError
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
-from luwu.observe import metrics
 from luwu.observe.binding import mean_step
 from luwu.observe.bounds import Step
 from luwu.plan.disk_changes import DiskChanges, Moved
@@ -228,7 +227,7 @@ def test_a_metrics_file_that_cannot_be_read_is_refused(tmp_path: Path, monkeypat
     def refuse(*arguments: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(metrics.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ConfigError, match=r"metrics.jsonl: expected rows of a run, found Permission denied"):
         explain_run(tmp_path)
 

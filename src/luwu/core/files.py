@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -19,6 +20,8 @@ from luwu.core.errors import ConfigError
 
 PRIVATE_MODE = 0o600
 """Mode of a file that this user alone may read."""
+
+_LONGEST_NAME = 255  # bytes, on Linux's file systems
 
 _NOTHING_TO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
 
@@ -33,8 +36,19 @@ def sync_folder(folder: Path) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """Return the name that `whole_file` gives a file until it is whole; a crash may leave it."""
-    return path.with_name(f".{path.name}.partial")
+    """Return the name that `whole_file` gives a file until it is whole; a crash may leave it.
+
+    A name that is as long as names may be has no room for an ending: then it is a short one.
+    """
+    name = f".{path.name}.partial"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f".{zlib.crc32(os.fsencode(path.name)):08x}.partial"
+    return path.with_name(name)
+
+
+def open_without_wait(path: str, flags: int) -> int:
+    """Open a file for `FileIO`; a pipe without a writer would hold up whoever opens it otherwise. Raises OSError."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @contextmanager

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from luwu.core.files import replaced_file, write_all
+from luwu.core.files import replaced_file, unfinished, write_all
 
 PROCESS = 1
 
@@ -79,9 +78,7 @@ def _write(path: Path, content: bytes) -> None:
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         target.write_bytes(content)  # a pipe or a device, or a folder that takes no new file beside it
         return
-    # A name that is as long as names may be has no room for an ending.
-    partial = target.with_name(f".{zlib.crc32(os.fsencode(target.name)):08x}.partial")
-    with replaced_file(target, partial) as file:
+    with replaced_file(target, unfinished(target)) as file:
         write_all(file, content)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from io import BufferedReader, FileIO
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu.core.errors import ConfigError
-from luwu.core.files import require_file, unshare
+from luwu.core.files import open_without_wait, require_file, unshare
 from luwu.core.room import NO_WAIT, Room
 from luwu.core.words import counted
 from luwu.observe.meter import StepRecord
@@ -138,7 +137,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
     A line that is too long is cut, and has its end if it had one.
     """
     try:
-        with BufferedReader(FileIO(path, opener=_open_without_wait), _READ_BYTES) as file:
+        with BufferedReader(FileIO(path, opener=open_without_wait), _READ_BYTES) as file:
             require_file(path)
             while line := file.readline(LONGEST_ROW_BYTES):
                 end = line
@@ -152,10 +151,6 @@ def _lines_of(path: Path) -> Iterator[bytes]:
         raise ConfigError(
             f"{path}: expected rows of a run, found {error.strerror}; give this user permission to read the file"
         ) from None
-
-
-def _open_without_wait(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would hold up whoever opens it
 
 
 def row_of(line: bytes) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ import stat
 from io import FileIO
 from pathlib import Path
 
+from luwu.core.files import open_without_wait
+
 READ_BYTES = 1 << 20
 """Bytes that are read at a time, so that a long file takes little memory."""
 
@@ -50,7 +52,7 @@ class Tail:
         """
         self._size = 0  # nothing is left to read where there is no file any more
         try:
-            with FileIO(self.path, opener=_open_without_wait) as file:
+            with FileIO(self.path, opener=open_without_wait) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     return []
@@ -97,7 +99,3 @@ class Tail:
     def _go_to(self, offset: int) -> None:
         self._offset, self._mark, self._passes_over = offset, b"", offset > 0
         self._rest.clear()
-
-
-def _open_without_wait(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would hold up whoever opens it
