@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from luwu.control.credentials import Credentials, TlsFiles, find_credentials
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.exits import Exit
-from luwu.core.files import whole_file, write_all
 from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.settings import Settings
@@ -118,15 +116,14 @@ class Job(BaseModel):
 def mark_ended(path: Path) -> None:
     """Note in a job that this process has saved that its run has ended; a folder that takes no file keeps it as it is.
 
-    The file keeps its mode, and its time: that of the run's last start.
+    The file keeps its time: that of the run's last start.
     """
     with suppress(LuwuError, OSError):
         job = Job.read(path)
         if job.launcher_pid == os.getpid():  # else another launcher has the folder, which refused this one
-            before = path.stat()
-            with whole_file(path, stat.S_IMODE(before.st_mode)) as file:
-                write_all(file, f"{job.model_copy(update={'ended': True}).model_dump_json(indent=1)}\n".encode())
-                os.utime(file.fileno(), ns=(before.st_mtime_ns, before.st_mtime_ns))
+            started = path.stat().st_mtime_ns
+            job.model_copy(update={"ended": True}).write(path)
+            os.utime(path, ns=(started, started))
 
 
 def problem_in(error: ValidationError, whole: str) -> str:
