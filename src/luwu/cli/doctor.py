@@ -46,14 +46,14 @@ def doctor(
         raise ConfigError("--run: expected --report beside it")
     findings = examine(store)
     if as_json:
-        say_json([asdict(finding) | ({"cost": ""} if finding.good else {}) for finding in findings])
+        say_json([asdict(finding) for finding in findings])
         return
     table = Table(box=None, pad_edge=False)
     for column in ("", "what", "found", "what that costs"):
         table.add_column(column, overflow="fold")
     for finding in findings:
         mark = Text("ok", style="green") if finding.good else Text("--", style="yellow")
-        add_rows(table, [(mark, finding.name, finding.found, "" if finding.good else finding.cost)])
+        add_rows(table, [(mark, finding.name, finding.found, finding.cost)])
     console = Console()
     if not console.is_terminal:
         console.width = WHOLE_LINES

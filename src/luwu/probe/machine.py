@@ -36,6 +36,10 @@ class Finding:
     good: bool = True
     cost: str = ""
 
+    def __post_init__(self) -> None:
+        if self.good:
+            object.__setattr__(self, "cost", "")  # frozen only from here on
+
 
 def examine(folder: Path) -> list[Finding]:
     """Look at the machine and at the disk below `folder`, which need not exist yet."""
