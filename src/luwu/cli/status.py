@@ -47,8 +47,7 @@ def status(
     if as_json:
         say_json(record_of(reply))
     else:
-        first = None if where.startswith(SCHEME) else first_counts_of(Path(where))
-        for line in lines_of(reply, first):
+        for line in lines_of(reply, first_counts_of(where)):
             say(line)
     if reply.failure:
         raise typer.Exit(Exit.FAILED)

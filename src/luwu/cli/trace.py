@@ -70,7 +70,7 @@ def trace(
             asks = [ask_in(Path(where))]
     require_writable(path)
     found = trace_run(asks, steps, most_bytes, say_aside, profile_worker=profile_worker)
-    first = None if where.startswith(SCHEME) else first_counts_of(Path(where))
+    first = first_counts_of(where)
     if first is not None:
         count_steps_from(found, first.step)
     made = write_run_trace(found, path, where if where.startswith(SCHEME) else Path(where).absolute().name)

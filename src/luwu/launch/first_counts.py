@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from luwu.control.address import SCHEME
 from luwu.core.errors import LuwuError
 from luwu.launch.run_paths import RunPaths
 from luwu.store.run_record import Counts, read_record
@@ -23,11 +24,16 @@ def first_counts_in(run: RunPaths, store: Path) -> Counts | None:
     return record.first if record is not None and record.id == run_id else None
 
 
-def first_counts_of(folder: Path) -> Counts | None:
-    """Return what `first_counts_in` does of the store that the run's settings name; None where that raises."""
-    run = RunPaths(folder)
+def first_counts_of(where: str) -> Counts | None:
+    """Return what `first_counts_in` does of the store that a run's settings name; None for a URL, and where it raises.
+
+    Args:
+        where: luwu://HOST:PORT, or a run folder of this machine, as commands take them.
+    """
+    if where.startswith(SCHEME):
+        return None
     try:
-        stores = ((run.saved_settings() or {}).get("run") or {}).get("stores")
-        return first_counts_in(run, Path(stores[0]) if stores else run.path / "store")
-    except (LuwuError, OSError, ValueError, AttributeError, TypeError, LookupError):  # which the run's own start says
+        run = RunPaths(Path(where))
+        return first_counts_in(run, run.stores_in(run.saved_settings() or {})[0])
+    except (LuwuError, OSError, ValueError):  # which the run's own start says
         return None

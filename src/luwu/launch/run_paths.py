@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +36,10 @@ class RunPaths:
                 "permission to read it"
             ) from None
         return read_toml(self.config_path) if found else None
+
+    def stores_in(self, tables: Mapping[str, Any]) -> list[Path]:
+        """Return the folders of the run's store that tables of a config.toml name, or its own; only texts name one."""
+        run = tables.get("run")
+        named = run.get("stores") if isinstance(run, Mapping) else None
+        stores = [Path(store) for store in named if isinstance(store, str)] if isinstance(named, list) else []
+        return stores or [self.path / "store"]

@@ -147,10 +147,7 @@ class WatchedFolder:
         except (LuwuError, OSError):  # there is none, or it is damaged, which the run's own start says
             return
         self._settings_of, self.settings = written, without_private(flat(tables))
-        run = tables.get("run")
-        named = run.get("stores") if isinstance(run, Mapping) else None
-        stores = [Path(store) for store in named if isinstance(store, str)] if isinstance(named, list) else []
-        self.stores = stores or [self._paths.path / "store"]
+        self.stores = self._paths.stores_in(tables)
 
 
 def _is_finite(value: object) -> bool:
