@@ -185,7 +185,7 @@ def main() -> int:
                 found = native_lines(target, NATIVE[target], lines_of)
             else:
                 continue
-            outcome = _fuzzed(target, guided, seconds) if seconds else fuzz.Outcome(0, 0, False)
+            outcome = _fuzzed(target, guided, seconds) if seconds else fuzz.Outcome(0.0, 0, 0, False)
             findings += outcome.found
             total = found.run + len(found.missed)
             row = [target, total, found.share, found.excused, outcome.edges, outcome.executions, int(outcome.found)]

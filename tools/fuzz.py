@@ -5,13 +5,15 @@ usage: python tools/fuzz.py [TARGET ...]
 Builds the native targets with clang's libFuzzer, AddressSanitizer and UBSan in build/fuzz; Python's run under atheris.
 FUZZ_SECONDS (60) is how long each runs. What reaches new code joins tests/fuzz/corpus, which the tests replay. The
 first finding ends its target; its input is kept in build/fuzz/findings, and the exit status is 1. tests/fuzz/time.json
-adds up how long each parser ran without a finding since its files changed.
+adds up the processor time that each parser had without a finding since its files changed: a machine that does other
+work beside fuzzes less in a second.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -36,8 +38,9 @@ SUPPORT = ("__init__", "__main__", "cover", "replay", "support")
 
 
 class Outcome(NamedTuple):
-    """A target after a while: executions, edges of its program, and whether there was a finding."""
+    """A target after a while: processor seconds, executions, edges of its program, and whether there was a finding."""
 
+    seconds: float
     executions: int
     edges: int
     found: bool
@@ -77,6 +80,12 @@ def command_of(target: str, native: Path | None) -> list[str]:
     return [sys.executable, "-m", "tests.fuzz.python", target]
 
 
+def processor_seconds() -> float:
+    """Return the processor time of the programs that this one has run to their ends."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run(command: Sequence[str], *folders: Path, seconds: float, log: Path, findings: Path) -> Outcome:
     """Run a target for ``seconds``; the first folder receives inputs that reach something new."""
     options = [
@@ -87,13 +96,17 @@ def run(command: Sequence[str], *folders: Path, seconds: float, log: Path, findi
     in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with log.open("w") as file, tempfile.TemporaryDirectory(prefix="luwu-fuzz-", dir=in_memory) as scratch:
         environment = {**os.environ, "TMPDIR": scratch}  # libFuzzer ends without tidying up
+        before = processor_seconds()
         ended = subprocess.run(
             [*command, *options, *folders], cwd=ROOT, env=environment, stdout=file, stderr=file, check=False
         )
+        used = min(processor_seconds() - before, seconds)  # a target's threads do not make its hour shorter
     text = log.read_text(errors="replace")
     executions = re.findall(r"^#(\d+)\s", text, re.MULTILINE)
     edges = re.findall(r" cov: (\d+) ", text)
-    return Outcome(int(executions[-1]) if executions else 0, max(map(int, edges), default=0), ended.returncode != 0)
+    return Outcome(
+        used, int(executions[-1]) if executions else 0, max(map(int, edges), default=0), ended.returncode != 0
+    )
 
 
 def merge(target: str, command: Sequence[str], new: Path) -> None:
@@ -126,10 +139,10 @@ def main() -> int:
         )  # fmt: skip
         merge(target, command, new)
         kept = len(list((FUZZ / "corpus" / target).iterdir()))
-        total = note(target, round(seconds), outcome.executions, found=outcome.found)
+        total = note(target, round(outcome.seconds), outcome.executions, found=outcome.found)
         print(
             f"{target}: {outcome.executions} executions, {outcome.edges} edges, {kept} inputs kept;"
-            f" {total.seconds} s without a finding since its parser changed",
+            f" {total.seconds} s of a processor without a finding since its parser changed",
             flush=True,
         )
         if outcome.found:
