@@ -28,6 +28,7 @@ ROOMS = (
     "fabric/tcp",
     "fabric/protocol",
     "fabric/udp",
+    "standby",
     "switch",
     "device",
     "bindings",

@@ -22,6 +22,7 @@ void bind_probes(nanobind::module_& module);
 void bind_schedule(nanobind::module_& module);
 void bind_step(nanobind::module_& module);
 void bind_recorder(nanobind::module_& module);
+void bind_standby(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
 void bind_udp(nanobind::module_& module);
 void bind_udp_training(nanobind::module_& module);

@@ -16,6 +16,7 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_udp(module);
     luwu::bindings::bind_udp_training(module);
     luwu::bindings::bind_network(module);
+    luwu::bindings::bind_standby(module);
     luwu::bindings::bind_door(module);
     luwu::bindings::bind_device(module);
 }

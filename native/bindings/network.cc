@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -15,6 +16,7 @@
 #include "bindings/without_gil.h"
 #include "fabric/tcp/tcp_server.h"
 #include "fabric/tcp/tcp_worker.h"
+#include "standby/sender.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,12 +31,13 @@ std::unique_ptr<WithoutGil<fabric::TcpServer>> make_server(
     std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
     const fabric::Timing& timing, const std::optional<TlsFiles>& tls, bool one_of_several,
     std::optional<std::uint64_t> at_step, const Snapshots& snapshots, double disk_full_wait_seconds,
-    const Durable& durable) {
+    const Durable& durable, std::shared_ptr<standby::Sender> standby) {
     fabric::ServerSettings settings =
         make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
                              optimizer_threads, snapshots, disk_full_wait_seconds, durable);
     settings.one_of_several = one_of_several;
     settings.at_step = at_step;
+    settings.replica = std::move(standby);
     const nb::gil_scoped_release release;
     return std::make_unique<WithoutGil<fabric::TcpServer>>(
         std::move(settings), fabric::TcpSettings{address, port, job, make_tls(tls), timing});
@@ -77,7 +80,7 @@ void bind_tcp_server(nb::module_& module) {
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
              "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a, "timing"_a,
              "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(), "snapshots"_a = Snapshots{},
-             "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep,
+             "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep, "standby"_a = nb::none(),
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one. "
              "one_of_several: a step that all voted for waits for decide(); at_step: the step that all servers have.")
         .def_prop_ro("port", &Self::port)

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -14,6 +15,7 @@
 #include "bindings/without_gil.h"
 #include "fabric/udp/udp_server.h"
 #include "fabric/udp/udp_worker.h"
+#include "standby/sender.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,12 +36,14 @@ std::unique_ptr<WithoutGil<fabric::UdpServer>> make_server(
     std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
     const std::string& udp_address, std::uint16_t udp_port, const fabric::Timing& timing,
     const std::optional<TlsFiles>& tls, bool one_of_several, std::optional<std::uint64_t> at_step,
-    const Snapshots& snapshots, double disk_full_wait_seconds, const Durable& durable) {
+    const Snapshots& snapshots, double disk_full_wait_seconds, const Durable& durable,
+    std::shared_ptr<standby::Sender> standby) {
     fabric::ServerSettings settings =
         make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
                              optimizer_threads, snapshots, disk_full_wait_seconds, durable);
     settings.one_of_several = one_of_several;
     settings.at_step = at_step;
+    settings.replica = std::move(standby);
     const fabric::TcpSettings tcp{address, port, job, make_tls(tls), timing};
     const nb::gil_scoped_release release;
     return std::make_unique<WithoutGil<fabric::UdpServer>>(
@@ -61,7 +65,7 @@ void bind_server(nb::module_& module) {
              "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a, "udp_address"_a,
              "udp_port"_a, "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
              "snapshots"_a = Snapshots{}, "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep,
-             "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
+             "standby"_a = nb::none(), "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
         .def_prop_ro("port", [](const Self& self) { return self.side().port(); })
         .def_prop_ro("udp_port", [](const Self& self) { return fabric::port_of(self.bound()); })
         .def(

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "pipeline/executor.h"
+#include "pipeline/replica.h"
 #include "step/agreement.h"
 #include "store/writer.h"
 
@@ -187,7 +188,10 @@ bool Pipeline::make_durable(std::chrono::milliseconds at_most) {
     return known;
 }
 
-void Pipeline::stop_waiting_for_room() { executor_->shared.room.stop(); }
+void Pipeline::stop_waiting_for_room() {
+    executor_->shared.room.stop();
+    if (const auto& replica = executor_->shared.settings.replica) replica->stop_waiting();
+}
 
 void Pipeline::joined(std::uint32_t worker) {
     const std::lock_guard lock(executor_->shared.mutex);

@@ -17,6 +17,8 @@
 
 namespace luwu::pipeline {
 
+class Replica;
+
 using step::CommitPoints;
 using step::GradientSettings;
 using step::GroupSettings;
@@ -52,6 +54,8 @@ struct PipelineSettings {
     std::function<void(std::uint64_t)> on_writing = [](std::uint64_t) {};
     // A commit has been made and answered: called in the thread that makes the next one, before it does.
     std::function<void()> on_commit = [] {};
+
+    std::shared_ptr<Replica> replica;  // a copy of the store on another machine; null: there is none
 
     [[nodiscard]] std::uint32_t streams() const { return one_stream ? 1 : workers; }
 };

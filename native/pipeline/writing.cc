@@ -5,6 +5,7 @@
 #include "pipeline/executor.h"
 #include "pipeline/keeping.h"
 #include "pipeline/point_writes.h"
+#include "pipeline/replica.h"
 #include "pipeline/updates.h"
 
 namespace luwu::pipeline {
@@ -12,7 +13,14 @@ namespace luwu::pipeline {
 Writing::Writing(Shared& shared)
     : shared_(shared),
       writer_(std::make_unique<IoStage>("luwu-6-write", shared.settings.make_engine(shared.settings.io_depth),
-                                        shared.recorder, [this](IoTask& task) { done(task); })) {}
+                                        shared.recorder, [this](IoTask& task) { done(task); })) {
+    if (shared.settings.replica) shared.settings.replica->start();
+}
+
+void Writing::stop() {
+    if (shared_.settings.replica) shared_.settings.replica->give_back();
+    writer_.reset();
+}
 
 void Writing::write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step) {
     write_once_prepared(record_task(chunk, count, step));
@@ -51,7 +59,9 @@ void Writing::write_kept(std::uint32_t chunk) {
 
 void Writing::write(std::unique_ptr<IoTask> task) {
     task->request = request_of(*task);
-    writer_->submit(std::move(task));
+    if (task->kept || !shared_.settings.replica) return writer_->submit(std::move(task));
+    shared_.settings.replica->send(std::move(task),
+                                   [this](std::unique_ptr<IoTask> sent) { writer_->submit(std::move(sent)); });
 }
 
 // Runs in the writer's thread, as commits do, because it may have to wait for room or for another process.
@@ -127,6 +137,7 @@ void Writing::commit_now(store::CommitRecord record) {
                              .kind = trace::Kind::commit};
     try {
         shared_.room.retry([&] { shared_.store.commit(record); });
+        if (shared_.settings.replica) shared_.settings.replica->commit(shared_.store);
     } catch (const Error& error) {
         const std::lock_guard lock(shared_.mutex);
         return shared_.parts.executor->break_down(error);

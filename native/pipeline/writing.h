@@ -16,7 +16,7 @@ namespace luwu::pipeline {
 class Writing {
   public:
     explicit Writing(Shared& shared);
-    void stop() { writer_.reset(); }  // finishes transfers under way
+    void stop();  // finishes transfers under way
 
     void write_record(std::uint32_t chunk, std::uint64_t count, std::uint64_t step);
     // Writes a record of a commit point that follows. `copy`: see IoTask. Ends with PointWrites::done().

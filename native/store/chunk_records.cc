@@ -22,6 +22,14 @@ IoRequest ChunkRecords::read_parameters(const ChunkPlace& place, std::uint64_t c
     return request;
 }
 
+IoRequest ChunkRecords::read_header(const ChunkPlace& place, std::uint64_t count, void* header) const {
+    IoRequest request;
+    request.file = file_of(place, count).descriptor();
+    request.offset = place.offset + place.parameter_bytes;
+    request.add_part(header, kPage);
+    return request;
+}
+
 IoRequest ChunkRecords::read_states(const ChunkPlace& place, std::uint64_t count, void* states) const {
     IoRequest request;
     request.file = file_of(place, count).descriptor();
@@ -30,14 +38,20 @@ IoRequest ChunkRecords::read_states(const ChunkPlace& place, std::uint64_t count
     return request;
 }
 
-IoRequest ChunkRecords::write_record(const ChunkPlace& place, std::uint64_t count, void* parameters,
-                                     void* states) const {
+IoRequest ChunkRecords::read_record(const ChunkPlace& place, std::uint64_t count, void* parameters,
+                                    void* states) const {
     IoRequest request;
-    request.operation = IoRequest::Operation::write;
     request.file = file_of(place, count).descriptor();
     request.offset = place.offset;
     request.add_part(parameters, place.parameter_bytes);
     request.add_part(states, place.state_bytes());
+    return request;
+}
+
+IoRequest ChunkRecords::write_record(const ChunkPlace& place, std::uint64_t count, void* parameters,
+                                     void* states) const {
+    IoRequest request = read_record(place, count, parameters, states);
+    request.operation = IoRequest::Operation::write;
     return request;
 }
 

@@ -22,7 +22,10 @@ class ChunkRecords {
     // Requests for one chunk's record at an update count. `header` is one page; states are header page and planes.
     [[nodiscard]] IoRequest read_parameters(const ChunkPlace& place, std::uint64_t count, void* parameters,
                                             void* header) const;
+    [[nodiscard]] IoRequest read_header(const ChunkPlace& place, std::uint64_t count, void* header) const;
     [[nodiscard]] IoRequest read_states(const ChunkPlace& place, std::uint64_t count, void* states) const;
+    [[nodiscard]] IoRequest read_record(const ChunkPlace& place, std::uint64_t count, void* parameters,
+                                        void* states) const;
     [[nodiscard]] IoRequest write_record(const ChunkPlace& place, std::uint64_t count, void* parameters,
                                          void* states) const;
 

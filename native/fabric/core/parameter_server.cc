@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fabric/core/refusals.h"
+#include "pipeline/replica.h"
 #include "store/snapshots.h"
 
 namespace luwu::fabric {
@@ -50,6 +51,11 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
             keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, settings_.snapshots);
         }
     }
+    // What this store has committed counts only once a standby that was in sync has it, too.
+    if (settings_.replica && initialised_) {
+        settings_.replica->start();
+        settings_.replica->commit(store_);
+    }
     pipeline::PipelineSettings for_pipeline;
     for_pipeline.plan = memory_.plan();
     for_pipeline.window = memory_.window();
@@ -65,6 +71,7 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     for_pipeline.commit_points = settings_.commit_points;
     for_pipeline.commit_points.for_snapshots = settings_.snapshots.every;
     for_pipeline.commit_after = settings_.commit_after;
+    for_pipeline.replica = settings_.replica;
     if (keeper_) {
         for_pipeline.on_writing = [this](std::uint64_t step) { keeper_->writing(step); };
         for_pipeline.on_commit = [this] { keeper_->committed(); };

@@ -38,6 +38,7 @@ struct ServerSettings {
     pipeline::SnapshotSettings snapshots;
     std::shared_ptr<pipeline::Tracing> tracing = std::make_shared<pipeline::Tracing>();
     std::chrono::nanoseconds disk_full_wait{0};            // the longest time that a step waits for room on a disk
+    std::shared_ptr<pipeline::Replica> replica;            // as the pipeline's
     pipeline::CommitPoints commit_points;                  // those for snapshots follow from `snapshots`
     std::optional<std::chrono::nanoseconds> commit_after;  // as the pipeline's
 };

@@ -37,12 +37,28 @@ bool known(FrameKind kind) {
         case FrameKind::failure:
         case FrameKind::welcome:
         case FrameKind::refused:
+        case FrameKind::record_parameters:
+        case FrameKind::record_states:
+        case FrameKind::commit:
+        case FrameKind::committed:
+        case FrameKind::in_sync:
+        case FrameKind::released:
+        case FrameKind::noted:
+        case FrameKind::alive:
             return true;
     }
     return false;
 }
 
 }  // namespace
+
+bool equal(const Token& left, const Token& right) {
+    volatile unsigned difference = 0;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+        difference = difference | std::to_integer<unsigned>(left[i] ^ right[i]);
+    }
+    return difference == 0;
+}
 
 const char* name_of(Drop reason) {
     constexpr std::array<const char*, kDrops> kNames{"crowded",  "timeout",   "closed",    "tls",

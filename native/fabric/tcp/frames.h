@@ -15,6 +15,14 @@
 //   push                  payload: the block's gradient. Answered with `taken` when it is in the server's memory.
 //   initialise            payload: the block's first values, fp32. Answered with `taken` when they are on disk.
 //   finish_initialise     answered with `taken` when the first values are committed.
+// A server connects to its standby with the same hello, whose job, rank and workers are 0; native/standby has the rest:
+//   welcome               payload: the standby's last commit record, as in its file, and u32 Standing::digest; none:
+//                         it has no values.
+//   record_parameters, record_states   block: the chunk's number in the layout, sequence: its update count. The states
+//                         begin with the chunk's header, and follow its parameters.
+//   commit                payload: the commit record, then a note. Answered with `committed`, sequence: the step.
+//   in_sync, released     from now on no commit counts without the standby, or every one does. Answered with `noted`.
+//   alive                 from both sides, so that each knows that the other is there.
 // Answers come in the requests' order. Instead of one, or at any time: `failure`, block: ErrorKind, payload: a message
 // for a person (UTF-8); the server closes the connection after it.
 #pragma once
@@ -37,6 +45,7 @@ inline constexpr std::size_t kFrameBytes = 32;
 inline constexpr std::size_t kMostFailureBytes = 4096;
 
 using Token = std::array<std::byte, 32>;
+[[nodiscard]] bool equal(const Token& left, const Token& right);  // takes the same time wherever the two differ
 
 enum class FrameKind : std::uint32_t {
     pull = 1,
@@ -49,6 +58,14 @@ enum class FrameKind : std::uint32_t {
     failure = 18,
     welcome = 32,
     refused = 33,
+    record_parameters = 64,
+    record_states = 65,
+    commit = 66,
+    committed = 67,
+    in_sync = 68,
+    released = 69,
+    noted = 70,
+    alive = 71,
 };
 
 // Why a connection was dropped.

@@ -13,15 +13,6 @@ namespace luwu::fabric {
 
 namespace {
 
-// Takes the same time wherever the two differ.
-bool equal(const Token& left, const Token& right) {
-    volatile unsigned difference = 0;
-    for (std::size_t i = 0; i < left.size(); ++i) {
-        difference = difference | std::to_integer<unsigned>(left[i] ^ right[i]);
-    }
-    return difference == 0;
-}
-
 // A peer that speaks our language is told why it is refused; others are not.
 bool is_told(Drop reason) { return reason != Drop::stranger && reason != Drop::malformed && reason != Drop::checksum; }
 

@@ -27,6 +27,7 @@ from luwu.cli.plan import plan
 from luwu.cli.server import server
 from luwu.cli.simulate import simulate
 from luwu.cli.snapshot import app as snapshot
+from luwu.cli.standby import app as standby
 from luwu.cli.status import status
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
@@ -144,6 +145,7 @@ app.command("import")(import_model)
 app.command()(export)
 app.add_typer(store, name="store")
 app.add_typer(snapshot, name="snapshot")
+app.add_typer(standby, name="standby")
 app.command()(health)
 app.command()(status)
 app.command()(watch)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from luwu.cli.setting_flags import Given, setting_flags
 from luwu.server.settings import ServerFile
+
+if TYPE_CHECKING:
+    import logging
+
+    from luwu.control.credentials import Credentials
+    from luwu.control.timeouts import Timeouts
+    from luwu.server.settings import ServerSettings
 
 TOGETHER_SECONDS = 5.0
 """Signals within this time count as one: an engine may send one to the launcher, and the launcher another."""
@@ -35,11 +43,9 @@ def server(
 def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
     """Settle the settings, serve, and print the URL."""
     import signal
-    import sys
     import time
 
     from luwu.cli.service import prepare
-    from luwu.core.files import replace_text
     from luwu.core.settings import build, read_toml
     from luwu.launch.interrupts import SIGNALS
     from luwu.server.network import NetworkServer
@@ -57,16 +63,61 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
         number = signal.sigtimedwait(SIGNALS, 0)
         return number is not None and time.monotonic() - stops_since > TOGETHER_SECONDS
 
+    if wanted.standby_of:
+        followed = follow(wanted, credentials, settings.timeouts, log, lambda url: tell_url(url, url_file))
+        if followed is None:
+            return
+        wanted = followed
     with NetworkServer(wanted, credentials, settings.timeouts, gives_up=told_again) as network:
         workers = f"{wanted.min_workers}-{wanted.workers}" if wanted.min_workers else str(wanted.workers)
         log.info(
             "serves %s stores=%s workers=%s durable=%r", network.url, ",".join(wanted.stores), workers, wanted.durable
         )
-        if url_file is not None:
-            replace_text(url_file, f"{network.url}\n")
-        sys.stdout.write(f"{network.url}\n")
-        sys.stdout.flush()
+        if not wanted.standby_of:
+            tell_url(network.url, url_file)
         number = signal.sigwait(SIGNALS)
         stops_since = time.monotonic()
         log.info("stops signal=%s step=%d", signal.Signals(number).name, network.step)
     log.info("stopped")
+
+
+def tell_url(url: str, url_file: Path | None) -> None:
+    """Print the URL, and write it to the file."""
+    import sys
+
+    from luwu.core.files import replace_text
+
+    if url_file is not None:
+        replace_text(url_file, f"{url}\n")
+    sys.stdout.write(f"{url}\n")
+    sys.stdout.flush()
+
+
+def follow(
+    wanted: ServerSettings,
+    credentials: Credentials,
+    timeouts: Timeouts,
+    log: logging.Logger,
+    say: Callable[[str], None],
+) -> ServerSettings | None:
+    """Follow a server until a signal comes, None, or the standby takes over: the settings to serve with.
+
+    A standby that took over before serves at once.
+    """
+    import signal
+
+    from luwu.launch.interrupts import SIGNALS
+    from luwu.server.standby import LOOK_SECONDS, Standby, has_taken_over
+
+    if has_taken_over(wanted, credentials, timeouts):
+        log.warning("has taken over from %s before, and serves; leave --standby-of out", wanted.standby_of)
+        return wanted.model_copy(update={"standby_of": ""})
+    with Standby(wanted, credentials, timeouts) as standby:
+        log.info("follows %s at=%s stores=%s", wanted.standby_of, standby.url, ",".join(wanted.stores))
+        say(standby.url)
+        while not standby.taken_over:
+            number = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
+            if number is not None:
+                log.info("stops signal=%s step=%d", signal.Signals(number.si_signo).name, standby.step)
+                return None
+    return wanted.model_copy(update={"listen": standby.listens_at})

@@ -66,7 +66,12 @@ def record_of(reply: pb.StatusReply) -> dict[str, Any]:
             {"name": each.name, "address": each.address, "parent": each.parent, "link": _link_record(each)}
             for each in reply.switches
         ],
+        "standby": _standby_record(reply.standby) if reply.HasField("standby") else None,
     }
+
+
+def _standby_record(standby: pb.StandbyStatus) -> dict[str, Any]:
+    return {field.name: getattr(standby, field.name) for field in standby.DESCRIPTOR.fields}
 
 
 def _link_record(told: pb.SwitchStatus | pb.ProgressRequest) -> dict[str, Any] | None:
@@ -118,6 +123,10 @@ def lines_of(reply: pb.StatusReply, first: Counts | None = None) -> Iterator[str
         yield f"failed: {reply.failure}"
     if reply.pause:
         yield reply.pause
+    if reply.HasField("standby"):
+        yield from standby_words(reply.standby)
+    if reply.standby.follows:
+        return
     if not reply.present:
         yield f"no worker is here; a run has {reply.workers}"
     elif reply.missing:
@@ -136,6 +145,26 @@ def lines_of(reply: pb.StatusReply, first: Counts | None = None) -> Iterator[str
             f"step {step + 1:,} waits for worker {worker.rank}, which has made no progress for "
             f"{worker.behind_seconds:.0f} s"
         )
+
+
+def standby_words(standby: pb.StandbyStatus) -> Iterator[str]:
+    """Return what a server or a standby says of the other one, a line at a time."""
+    from luwu.core.units import bytes_text
+
+    times = f"; a standby of this store has taken over {counted(standby.generation, 'time')}"
+    generation = times if standby.generation else ""
+    if standby.follows:
+        state = "has every commit" if standby.in_sync else "has not been brought in sync"
+        link = "" if standby.connected else f", and is not connected ({standby.trouble or 'nobody knows why'})"
+        yield f"standby of {standby.other}: {state}, the last is step {standby.step:,}{link}{generation}"
+    elif not standby.other:
+        yield generation.removeprefix("; ")
+    else:
+        state = "has every commit" if standby.in_sync else "has not been brought in sync yet"
+        yield f"standby {standby.other}: {state}, {bytes_text(standby.bytes)} sent{generation}"
+        if not standby.connected:
+            waits = f", and a commit waits for it since {standby.waits_seconds:.0f} s" if standby.waits_seconds else ""
+            yield f"the standby is away ({standby.trouble or 'since this server was started'}){waits}"
 
 
 def _line_of(worker: pb.WorkerStatus) -> str:

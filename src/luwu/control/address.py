@@ -71,6 +71,11 @@ def parse_urls(urls: str) -> list[HostPort]:
     return servers
 
 
+def url_of_server(host: str, port: int) -> str:
+    """Return the URL of a server that listens there. One that listens everywhere names its machine."""
+    return HostPort(socket.gethostname() if host in ("0.0.0.0", "::") else host, port).url
+
+
 def why_not_bound(place: HostPort) -> str:
     """Return the operating system's reason for refusing to listen at a place; gRPC does not pass it on."""
     return refusal_to_listen(place) or "the address is not this machine's, or it is in use"

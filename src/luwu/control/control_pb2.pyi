@@ -552,7 +552,7 @@ class StatusRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., look: bool = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures", "switches", "machines", "run")
+    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures", "switches", "machines", "run", "standby")
     class FiguresEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -578,6 +578,7 @@ class StatusReply(_message.Message):
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     MACHINES_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
     open: bool
     step: int
@@ -596,7 +597,104 @@ class StatusReply(_message.Message):
     switches: _containers.RepeatedCompositeFieldContainer[SwitchStatus]
     machines: _containers.RepeatedCompositeFieldContainer[MachineStatus]
     run: str
-    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., machines: _Optional[_Iterable[_Union[MachineStatus, _Mapping]]] = ..., run: _Optional[str] = ...) -> None: ...
+    standby: StandbyStatus
+    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., machines: _Optional[_Iterable[_Union[MachineStatus, _Mapping]]] = ..., run: _Optional[str] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ...) -> None: ...
+
+class StandbyStatus(_message.Message):
+    __slots__ = ("follows", "other", "connected", "in_sync", "step", "generation", "waits_seconds", "trouble", "bytes", "bytes_copied")
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WAITS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_COPIED_FIELD_NUMBER: _ClassVar[int]
+    follows: bool
+    other: str
+    connected: bool
+    in_sync: bool
+    step: int
+    generation: int
+    waits_seconds: float
+    trouble: str
+    bytes: int
+    bytes_copied: int
+    def __init__(self, follows: bool = ..., other: _Optional[str] = ..., connected: bool = ..., in_sync: bool = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., waits_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., bytes: _Optional[int] = ..., bytes_copied: _Optional[int] = ...) -> None: ...
+
+class FollowRequest(_message.Message):
+    __slots__ = ("nonce", "proof", "url", "port", "token", "advertise")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    url: str
+    port: int
+    token: bytes
+    advertise: str
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., url: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ..., advertise: _Optional[str] = ...) -> None: ...
+
+class FollowReply(_message.Message):
+    __slots__ = ("proof", "uuid", "manifest", "files", "generation")
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    uuid: str
+    manifest: str
+    files: _containers.RepeatedCompositeFieldContainer[StoreFile]
+    generation: int
+    def __init__(self, proof: _Optional[bytes] = ..., uuid: _Optional[str] = ..., manifest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[StoreFile, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class StoreFile(_message.Message):
+    __slots__ = ("name", "content")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    content: bytes
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("nonce", "proof", "anyway")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    ANYWAY_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    anyway: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., anyway: bool = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ("proof", "told")
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    told: bool
+    def __init__(self, proof: _Optional[bytes] = ..., told: bool = ...) -> None: ...
+
+class TakeOverRequest(_message.Message):
+    __slots__ = ("nonce", "proof")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class TakeOverReply(_message.Message):
+    __slots__ = ("proof", "step")
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    step: int
+    def __init__(self, proof: _Optional[bytes] = ..., step: _Optional[int] = ...) -> None: ...
 
 class MachineStatus(_message.Message):
     __slots__ = ("host", "peer", "ranks", "waits")

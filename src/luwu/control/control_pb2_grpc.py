@@ -154,6 +154,21 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.TraceRecordsRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.TraceRecordsReply.FromString,
                 _registered_method=True)
+        self.Follow = channel.unary_unary(
+                '/luwu.control.v1.Control/Follow',
+                request_serializer=luwu_dot_control_dot_control__pb2.FollowRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.FollowReply.FromString,
+                _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/luwu.control.v1.Control/Release',
+                request_serializer=luwu_dot_control_dot_control__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.ReleaseReply.FromString,
+                _registered_method=True)
+        self.TakeOver = channel.unary_unary(
+                '/luwu.control.v1.Control/TakeOver',
+                request_serializer=luwu_dot_control_dot_control__pb2.TakeOverRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.TakeOverReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -334,6 +349,28 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Follow(self, request, context):
+        """A standby asks its server for its store's identity, and then to be sent each commit; who may ask is as with Status.
+        docs/standby.md describes the two.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Release(self, request, context):
+        """A person gives a server's standby up; who may ask is as with Status.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeOver(self, request, context):
+        """A person has a standby take over; who may ask is as with Status.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -456,6 +493,21 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.TraceRecords,
                     request_deserializer=luwu_dot_control_dot_control__pb2.TraceRecordsRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.TraceRecordsReply.SerializeToString,
+            ),
+            'Follow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Follow,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.FollowRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.FollowReply.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.ReleaseRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.ReleaseReply.SerializeToString,
+            ),
+            'TakeOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeOver,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.TakeOverRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.TakeOverReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1106,6 +1158,87 @@ class Control(object):
             '/luwu.control.v1.Control/TraceRecords',
             luwu_dot_control_dot_control__pb2.TraceRecordsRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.TraceRecordsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Follow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Follow',
+            luwu_dot_control_dot_control__pb2.FollowRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.FollowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Release',
+            luwu_dot_control_dot_control__pb2.ReleaseRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/TakeOver',
+            luwu_dot_control_dot_control__pb2.TakeOverRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.TakeOverReply.FromString,
             options,
             channel_credentials,
             insecure,

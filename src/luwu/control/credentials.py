@@ -103,6 +103,19 @@ TRACE_REQUEST = "trace"
 """Text that the proof of a call for a trace covers."""
 
 
+RELEASE_REQUEST = "release of its standby"
+"""Text that the proof of a call for the release of a standby covers."""
+
+
+TAKE_OVER_REQUEST = "take-over"
+"""Text that the proof of a call for a take-over covers."""
+
+
+def follow_request(url: str, advertise: str, port: int, token: bytes) -> str:
+    """Return the text that the proof of a standby covers: nobody may have the server send its store elsewhere."""
+    return f"standby {url} at {advertise!r} {port} with {hashlib.sha256(token).hexdigest()}"
+
+
 def worker_request(rank: int, workers: int) -> str:
     """Return the text that a worker's proof covers."""
     return f"worker {rank} of {workers}"

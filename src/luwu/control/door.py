@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from luwu.control.address import HostPort, why_not_bound
+from luwu.control.credentials import TlsFiles
 from luwu.control.rpc import channel_options
 from luwu.control.timeouts import Timeouts
 from luwu.core import native
@@ -52,6 +53,16 @@ def answer_health(server: grpc.Server) -> health.HealthServicer:
     servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     return servicer
+
+
+def bind_inside(server: grpc.Server, door: ControlDoor, tls: TlsFiles | None) -> None:
+    """Have a gRPC server serve behind a door, with TLS where there are certificates."""
+    if tls is None:
+        server.add_insecure_port(door.inside)
+    else:
+        certificate, key, authority = tls.read()
+        own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+        server.add_secure_port(door.inside, own)
 
 
 class ControlDoor:

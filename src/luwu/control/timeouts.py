@@ -57,6 +57,8 @@ class Timeouts(Group):
     """A sender over UDP slows down when packets wait longer than this in a link's queues."""
     switch_return_seconds: Seconds = 60.0
     """A run waits this long for a switch that has ended to be started again before it fails."""
+    standby_seconds: Seconds = 60.0
+    """A commit waits this long for a standby that is away before its run fails; a join waits `rejoin_seconds`."""
     signal_check_seconds: Seconds = 0.1
     """Ctrl-C is seen within this time while a worker waits for a commit."""
     look_seconds: Seconds = 0.5

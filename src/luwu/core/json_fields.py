@@ -57,6 +57,13 @@ def words(value: object, name: str) -> str:
     return value
 
 
+def flag(value: object, name: str) -> bool:
+    """Return true or false; raises ValueError."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} {shown(value)}, which is neither true nor false")
+    return value
+
+
 def listed(value: object, name: str) -> list[Any]:
     """Return a list; raises ValueError."""
     if not isinstance(value, list):

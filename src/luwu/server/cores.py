@@ -107,6 +107,7 @@ class CoreSettings:
     snapshots: Snapshots = NO_SNAPSHOTS
     disk_full_wait_seconds: float = 0.0
     commit_points: CommitPoints = EACH_STEP
+    standby: native.StandbySender | None = None
 
 
 StartCore = Callable[[Store, CoreSettings], NetworkCore]
@@ -145,6 +146,7 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "snapshots": settings.snapshots,
         "disk_full_wait_seconds": settings.disk_full_wait_seconds,
         "durable": settings.commit_points,
+        "standby": settings.standby,
     }
 
 

@@ -15,6 +15,7 @@ from luwu.store.folders import ORIGIN_NAME, read_identity
 from luwu.store.opening import Store, open_store, reader_of
 from luwu.store.run_record import Claim, Counts, claim_store
 from luwu.store.settings import NO_SNAPSHOTS, Snapshots
+from luwu.store.standby_record import require_alone
 
 
 def open_server(
@@ -33,6 +34,8 @@ def open_server(
 
     One that is opened to be read, such as a snapshot, is not locked, and makes no steps.
     """
+    if not read_only:
+        require_alone(folders[0])
 
     def start(store: Store) -> native.ShmServer:
         return native.ShmServer(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-import socket
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2
 
 from luwu.control import control_pb2_grpc
-from luwu.control.address import HostPort, parse_host_port, refusal_to_listen
+from luwu.control.address import HostPort, parse_host_port, refusal_to_listen, url_of_server
 from luwu.control.credentials import Credentials
-from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make_grpc
+from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, bind_inside, make_grpc
 from luwu.control.exposition import Exposition, Labelled, Table
 from luwu.control.figures import SERVER, WORKER_BEHIND
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
@@ -37,6 +35,7 @@ from luwu.server.network_service import NetworkService
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings
+from luwu.server.standby_link import StandbyLink
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import has_store, make_folder
@@ -100,6 +99,7 @@ class NetworkServer:
         for folder in folders:
             make_folder(folder)
         self._lock = lock_folder(folders[0], "store")
+        self._standby = StandbyLink(folders[0], credentials, timeouts)
         plan = plan or self._plan(settings, timeouts)
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
         self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
@@ -132,6 +132,7 @@ class NetworkServer:
             claims_of(folders[0]),
             on_report or (lambda rank, report: None),
             launchers,
+            self._standby,
         )
         control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
         try:
@@ -151,8 +152,7 @@ class NetworkServer:
     @property
     def url(self) -> str:
         """URL that workers connect to. A server that listens everywhere names its machine."""
-        host = self._listen.host
-        return HostPort(socket.gethostname() if host in ("0.0.0.0", "::") else host, self.port).url
+        return url_of_server(self._listen.host, self.port)
 
     @property
     def step(self) -> int:
@@ -204,7 +204,7 @@ class NetworkServer:
             self._exposition.close()
 
     def _start(self, settings: ServerSettings, most_strangers: int) -> None:
-        self._bind_inside()
+        bind_inside(self._grpc, self._door, self._tls)
         self._grpc.start()
         self.port = self._door.open(self._listen, most_strangers)
         self._check_data_port(settings.data_port)
@@ -221,6 +221,7 @@ class NetworkServer:
         try:
             self._runs.finish_close()
         finally:
+            self._standby.close()
             self._lock.close()
 
     def _tell_room(self, wait: RoomWait | None) -> None:
@@ -232,14 +233,6 @@ class NetworkServer:
         """Tell health checks that a full disk pauses the run, or with None that it goes on."""
         status = health_pb2.HealthCheckResponse
         self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
-
-    def _bind_inside(self) -> None:
-        if self._tls is None:
-            self._grpc.add_insecure_port(self._door.inside)
-        else:
-            certificate, key, authority = self._tls.read()
-            own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
-            self._grpc.add_secure_port(self._door.inside, own)
 
     def _check_data_port(self, port: int) -> None:
         """Raise ServerError if the data plane, which opens with each run, cannot listen at its port."""
@@ -265,6 +258,12 @@ class NetworkServer:
                     f"durable: expected steps or stop for one of {share.servers} servers, found {settings.durable!r}: "
                     "each has a clock of its own, and all must commit the same steps; name a number of steps"
                 )
+            if share.servers > 1 and self._standby.in_use:
+                raise ConfigError(
+                    f"standby: expected one server, found one of {share.servers} with a standby; give the standby up "
+                    "with luwu standby release: several servers cannot have one yet"
+                )
+            self._standby.raise_if_replaced()
             wanted = CoreSettings(
                 memory_bytes=settings.memory,
                 workers=workers,
@@ -279,6 +278,7 @@ class NetworkServer:
                 snapshots=settings.snapshots,
                 disk_full_wait_seconds=settings.disk_full_wait_seconds,
                 commit_points=settings.commit_points,
+                standby=None if share.servers > 1 else self._standby.sender,
             )
 
             def start(store: Store) -> NetworkCore:

@@ -6,8 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from luwu.control import control_pb2 as pb
-from luwu.control.address import HostPort
-from luwu.control.credentials import STATUS_REQUEST, TRACE_REQUEST, launcher_request, switch_request, worker_request
+from luwu.control.address import HostPort, parse_host_port
+from luwu.control.credentials import (
+    RELEASE_REQUEST,
+    STATUS_REQUEST,
+    TAKE_OVER_REQUEST,
+    TRACE_REQUEST,
+    follow_request,
+    launcher_request,
+    switch_request,
+    worker_request,
+)
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
 from luwu.core.division import Share, Standing
@@ -21,6 +30,7 @@ from luwu.server.participants import LauncherMember, Participant, on_one_line
 from luwu.server.run import ClaimStore, Run, Terms, Worker, claim_nothing
 from luwu.server.runs import Runs
 from luwu.server.service import Attached, ControlService, take_records, trace_of
+from luwu.server.standby_link import StandbyLink
 from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.store.run_record import Claim, Counts
 
@@ -50,6 +60,7 @@ class NetworkService(ControlService[Any]):
         claim: gives a run the store; called with the claim and the counts, see `luwu.store.run_record.claim_store`.
         on_report: called with (rank, report) for everything a worker reports.
         launchers: what is done for launchers on other machines.
+        standby: the server's way to its standby.
     """
 
     def __init__(
@@ -63,9 +74,11 @@ class NetworkService(ControlService[Any]):
         claim: Callable[[Claim, Counts], tuple[Counts, str]],
         on_report: Callable[[int, dict[str, Any]], None],
         launchers: Launchers,
+        standby: StandbyLink,
     ) -> None:
         super().__init__(on_report)
         self._launchers = launchers
+        self._standby = standby
         self._runs = runs
         self._gate = gate
         self._door = door
@@ -91,6 +104,7 @@ class NetworkService(ControlService[Any]):
         """Let a worker in."""
         asked = worker_request(request.rank, request.workers)
         proof = self._let_in(request, asked, caller)
+        self._standby.wait_for_it()
         worker = self._runs.join_worker(request.rank, request.workers, self._peer(caller))
         if not caller.is_active():  # it went while it waited, and will never watch
             self._runs.gone(worker)
@@ -176,6 +190,7 @@ class NetworkService(ControlService[Any]):
     def _claim_of(self, run: Run, wanted: Claim) -> ClaimStore:
         def claim(counts: Counts) -> tuple[Counts, str]:
             found = self._claim(wanted, counts)
+            self._standby.note_run()
             run.claimant = wanted.run.id
             return found
 
@@ -233,8 +248,29 @@ class NetworkService(ControlService[Any]):
             reply.switches.add(name=switch.name, address=address, parent=switch.parent, link=switch.link)
         for machine in self._launchers.machines():
             reply.machines.add(host=machine.host, peer=machine.peer, ranks=machine.ranks, waits=machine.waits)
+        standby = self._standby.status()
+        if standby is not None:
+            reply.standby.CopyFrom(standby)
         reply.proof = proof
         return reply
+
+    def Follow(self, request: pb.FollowRequest, caller: Any) -> pb.FollowReply:  # noqa: N802
+        """Tell a standby what the store is, and send it each commit."""
+        asked = follow_request(request.url, request.advertise, request.port, request.token)
+        proof = self._let_in(request, asked, caller)
+        reply = self._standby.follow(request, parse_host_port(self._peer(caller)).host)
+        reply.proof = proof
+        return reply
+
+    def Release(self, request: pb.ReleaseRequest, caller: Any) -> pb.ReleaseReply:  # noqa: N802
+        """Give the standby up."""
+        proof = self._let_in(request, RELEASE_REQUEST, caller)
+        return pb.ReleaseReply(proof=proof, told=self._standby.release(request.anyway))
+
+    def TakeOver(self, request: pb.TakeOverRequest, caller: Any) -> pb.TakeOverReply:  # noqa: N802
+        """Refuse: this is no standby."""
+        self._let_in(request, TAKE_OVER_REQUEST, caller)
+        raise ConfigError("take-over: expected a standby, found a server; give the standby's URL")
 
     def Trace(self, request: pb.TraceRequest, caller: Any) -> pb.TraceReply:  # noqa: N802
         """Trace the run for whoever has the key."""

@@ -49,6 +49,10 @@ class ServerSettings(DiskSettings, CredentialSettings):
     """time that a run waits for another worker at the place of a lost one; 0: the run ends with it"""
     step_deadline_seconds: SecondsOrZero = 0.0
     """time without progress, while others wait, after which a worker counts as lost; 0: they wait on"""
+    standby_of: str = ""
+    """luwu://HOST:PORT of a server whose store this one is to have, too, at each commit; empty: this is no standby"""
+    take_over_after: SecondsOrZero = 0.0
+    """time without a word of that server after which the standby takes over by itself; 0: only when it is told"""
     optimizer_threads: Annotated[int, Field(ge=1, le=4096)] = Field(
         default_factory=lambda: len(os.sched_getaffinity(0))
     )

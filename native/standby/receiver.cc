@@ -1,0 +1,171 @@
+#include "standby/receiver.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <utility>
+
+#include "standby/standing.h"
+
+namespace luwu::standby {
+
+namespace {
+
+using fabric::Broken;
+using fabric::Clock;
+using fabric::Drop;
+using fabric::Dropped;
+using fabric::FrameKind;
+
+constexpr std::size_t kMostSilent = 16;
+
+}  // namespace
+
+Receiver::Receiver(ReceiverSettings settings)
+    : settings_(std::move(settings)),
+      layout_(settings_.shape, static_cast<std::uint32_t>(settings_.folders.size())),
+      store_(settings_.folders, layout_, settings_.uuid, settings_.mode),
+      lobby_(fabric::listen_at(settings_.address, settings_.port), kMostSilent, settings_.tls ? 1 : fabric::kHelloBytes,
+             settings_.timing.hello, settings_.timing.backoff),
+      port_(fabric::bound_port(lobby_.listener())),
+      applier_(store_, [this] { bell_.ring(); }) {
+    if (settings_.tls) tls_.emplace(*settings_.tls, fabric::TlsContext::Side::server);
+    store_.make_room();
+    view_.in_sync = settings_.in_sync;
+    view_.has_values = store_.initialised();
+    view_.step = store_.committed().step;
+    thread_ = std::thread([this] { accept(); });
+}
+
+Receiver::~Receiver() {
+    closing_ = true;
+    bell_.stop();
+    thread_.join();
+}
+
+void Receiver::expect(const fabric::Token& token) {
+    const std::lock_guard lock(mutex_);
+    token_ = token;
+}
+
+void Receiver::note(bool in_sync) {
+    {
+        const std::lock_guard lock(mutex_);
+        view_.in_sync = in_sync;
+        view_.to_note.reset();
+        noted_ = in_sync;
+    }
+    bell_.ring();
+}
+
+ReceiverView Receiver::view() const {
+    const std::lock_guard lock(mutex_);
+    ReceiverView view = view_;
+    view.alone_for = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - heard_at_);
+    return view;
+}
+
+void Receiver::accept() {
+    pthread_setname_np(pthread_self(), "luwu-standby");
+    fabric::block_sigpipe();
+    while (!closing_) {
+        try {
+            for (fabric::Lobby::Guest& guest : lobby_.look(Clock::now())) serve(std::move(guest.socket));
+            fabric::wait_for(lobby_.descriptor(), POLLIN, bell_, lobby_.deadline());
+        } catch (const Broken&) {  // time to look into the lobby, or to end
+        }
+    }
+}
+
+// Throws Broken where the other side does not bring the token.
+void Receiver::check_token(fabric::Channel& channel) const {
+    channel.handshake();
+    std::array<std::byte, fabric::kHelloBytes> bytes{};
+    for (std::size_t received = 0; received < bytes.size();) {
+        const std::size_t count = channel.read_some(std::span(bytes).subspan(received));
+        received += count;
+        if (count == 0) channel.wait(false);
+    }
+    const fabric::Hello hello = fabric::decode_hello(bytes);
+    const std::lock_guard lock(mutex_);
+    if (!token_ || !fabric::equal(*token_, hello.token)) throw Dropped(Drop::token);
+}
+
+void Receiver::serve(fabric::Descriptor socket) {
+    fabric::tune(socket, settings_.timing);
+    fabric::Channel channel(std::move(socket), bell_, tls_ ? &*tls_ : nullptr, "");
+    fabric::FrameWriter writer;
+    try {
+        channel.limit(Clock::now() + settings_.timing.hello);
+        check_token(channel);
+    } catch (const Broken&) {
+        return;  // a stranger
+    }
+    try {
+        applier_.begin_again();
+        const std::vector<std::byte> standing = encode_standing(store_);
+        channel.limit(Clock::now() + settings_.timing.silence);
+        writer.start({FrameKind::welcome, 0, 0, standing.size()}, standing);
+        writer.write(channel);
+        {
+            const std::lock_guard lock(mutex_);
+            view_.connected = true;
+            view_.failure.clear();
+            heard_at_ = Clock::now();
+        }
+        ReceiverSession session(store_, applier_, channel, settings_.timing.silence, says());
+        session.serve();
+    } catch (const Broken& broken) {
+        ended(broken.what());
+    } catch (const Error& error) {
+        ended(error.what());
+        try {
+            const std::string text = std::string(error.what()).substr(0, fabric::kMostFailureBytes);
+            channel.limit(Clock::now() + settings_.timing.farewell);
+            writer.start({FrameKind::failure, static_cast<std::uint32_t>(error.kind()), 0, text.size()},
+                         std::as_bytes(std::span(text)));
+            writer.write(channel);
+            channel.finish(Clock::now() + settings_.timing.farewell);
+        } catch (const Broken&) {  // it is gone
+        }
+    }
+}
+
+ReceiverSession::Says Receiver::says() {
+    return {.record =
+                [this](std::uint64_t bytes) {
+                    const std::lock_guard lock(mutex_);
+                    view_.bytes_received += bytes;
+                },
+            .sync =
+                [this](bool in_sync) {
+                    const std::lock_guard lock(mutex_);
+                    view_.to_note = in_sync;
+                },
+            .committed =
+                [this](std::uint64_t step, std::vector<std::byte> note) {
+                    const std::lock_guard lock(mutex_);
+                    view_.has_values = true;
+                    view_.step = step;
+                    view_.note = std::move(note);
+                },
+            .noted =
+                [this] {
+                    const std::lock_guard lock(mutex_);
+                    return std::exchange(noted_, std::nullopt);
+                },
+            .heard =
+                [this] {
+                    const std::lock_guard lock(mutex_);
+                    heard_at_ = Clock::now();
+                }};
+}
+
+void Receiver::ended(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    view_.connected = false;
+    view_.failure = why;
+    noted_.reset();
+}
+
+}  // namespace luwu::standby
