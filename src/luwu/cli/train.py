@@ -47,6 +47,9 @@ def train(
         bool, typer.Option("--new-run", help="start a new run at step 0 from the weights of another run's store")
     ] = False,
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
+    standby: Annotated[
+        str | None, typer.Option(help="luwu://HOST:PORT of that server's standby: go on there once it has taken over")
+    ] = None,
     join: Annotated[str | None, typer.Option(help="luwu://HOST:PORT of a train --listen: run workers for it")] = None,
     key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
     tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
@@ -67,11 +70,13 @@ def train(
     if key_file is not None:
         credentials.find()  # a key that is not read later would hide a wrong path
     if join is not None:
-        others = {"--config": config, "--new-run": new_run or None, "--server": server}
+        others = {"--config": config, "--new-run": new_run or None, "--server": server, "--standby": standby}
         refuse_beside_join([flag for flag, value in others.items() if value is not None], given)
         join_training(find_server(join, credentials), run, given["run"])
         return
     remote = None if server is None else find_server(server, credentials, plain_data)
+    if standby is not None:
+        remote = with_standby(remote, standby)
     if remote is not None:
         refuse_beside_server(given["run"])
     run_training(config, run, given, remote, takes_weights=new_run, credentials=credentials)
@@ -149,6 +154,20 @@ def find_server(url: str, credentials: CredentialFiles, plain_data: bool = False
         tls=credentials.tls,
         plain_data=plain_data or None,
     )
+
+
+def with_standby(server: ServerAccess | None, standby: str) -> ServerAccess:
+    """Return the server's access with its standby's URL; raises ConfigError."""
+    from luwu.control.address import parse_url
+    from luwu.core.errors import ConfigError
+
+    if server is None or "," in server.url:
+        found = "neither" if server is None else f"several servers, {server.url}"
+        raise ConfigError(f"--standby: expected one --server beside it, found {found}; several servers have no standby")
+    url = parse_url(standby).url
+    if url == server.url:
+        raise ConfigError(f"--standby: expected another server than --server, found {url} twice")
+    return server.model_copy(update={"standby": url})
 
 
 def run_training(

@@ -47,6 +47,8 @@ class ServerAccess(CredentialFiles):
     """A server on the network and the files to join it with."""
 
     url: str
+    standby: str = ""
+    """URL of the server's standby, which may have taken over; empty: it has none that the run knows of."""
     plain_data: bool | None = None
     """Argument of `luwu.connect`."""
     connect_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from luwu.control.waiting import until
 from luwu.core.errors import ServerError, WorkerLostError
 from luwu.launch.alerting import RunAlerts
+from luwu.launch.choosing_server import serving_one
 from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.events import log_event
 from luwu.launch.folder import RunFolder
@@ -96,6 +97,8 @@ def _run_on(
     returning = Returning(settings.run.server_return_seconds, restarts)
     reached = False
     while True:
+        if server is not None:
+            server = serving_one(server, lambda: not interrupts.count, display.say)
         run = LocalRun(
             settings, folder, display, server,
             takes_weights=takes_weights, restarts=restarts, credentials=credentials,

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 from luwu.control import control_pb2 as pb
 from luwu.core.errors import ServerError
 from luwu.core.files import whole_file, write_all
-from luwu.store.folders import ORIGIN_NAME, make_folder
-from luwu.store.model_files import FOLDER_NAME
+from luwu.store.folders import MODEL_FOLDER, ORIGIN_NAME, make_folder
 from luwu.store.parts import refused
 from luwu.store.run_record import RUN_NAME
 
@@ -26,10 +25,10 @@ log = logging.getLogger(__name__)
 def files_of(folder: Path) -> Iterator[pb.StoreFile]:
     """Read the small files of the store whose first folder this is; those without room are left out, and logged."""
     left = MOST_FILES_BYTES
-    model = folder / FOLDER_NAME
+    model = folder / MODEL_FOLDER
     names = [RUN_NAME, ORIGIN_NAME]
     with suppress(OSError):
-        names += sorted(f"{FOLDER_NAME}/{path.name}" for path in model.iterdir() if path.is_file())
+        names += sorted(f"{MODEL_FOLDER}/{path.name}" for path in model.iterdir() if path.is_file())
     for name in names[:MOST_FILES]:
         try:
             content = (folder / name).read_bytes()
@@ -62,11 +61,11 @@ def write_files(folder: Path, files: Sequence[pb.StoreFile]) -> None:
     """
     for file in files:
         parts = PurePosixPath(file.name).parts
-        known = file.name in (RUN_NAME, ORIGIN_NAME) or (len(parts) == 2 and parts[0] == FOLDER_NAME)
+        known = file.name in (RUN_NAME, ORIGIN_NAME) or (len(parts) == 2 and parts[0] == MODEL_FOLDER)
         if not known or ".." in parts or "\0" in file.name:
             raise ServerError(f"the server has sent a file {json.dumps(file.name)}, which is none of a store's")
         if len(parts) > 1:
-            make_folder(folder / FOLDER_NAME)
+            make_folder(folder / MODEL_FOLDER)
         write_file(folder / file.name, file.content)
 
 

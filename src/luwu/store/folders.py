@@ -39,6 +39,9 @@ UNFINISHED_IMPORT_NAME = "import.json"
 ORIGIN_NAME = "origin.json"
 """File in the first folder after an import: it names the source of the store's first values."""
 
+MODEL_FOLDER = "model"
+"""Folder in the first folder after an import: the model's files beside its parameters."""
+
 
 @dataclass(frozen=True)
 class StoreIdentity:

@@ -17,13 +17,12 @@ from luwu.core.errors import ConfigError
 from luwu.core.files import whole_file, write_all
 from luwu.core.json_fields import MALFORMED, explained, read_object
 from luwu.core.room import NO_WAIT, Room
-from luwu.store.folders import make_folder
+from luwu.store.folders import MODEL_FOLDER, make_folder
 from luwu.store.outputs import Output
 from luwu.store.parts import is_file, refused
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
 
-FOLDER_NAME = "model"
 CONFIG_NAME = "config.json"
 BUFFERS_NAME = "buffers.safetensors"
 _COPY_BYTES = 1 << 20
@@ -60,7 +59,7 @@ def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], r
     Raises:
         StoreSpaceError, StorePermissionError, StoreError: the store's folder cannot be written to.
     """
-    target = store / FOLDER_NAME
+    target = store / MODEL_FOLDER
     make_folder(target)
     copy_files(find_model_files(source), target, room)
     if buffers:
@@ -81,14 +80,14 @@ def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> Non
 
 def kept_model_folder(store: Path) -> Path | None:
     """Return the folder with the model's files in the store, or None if the store was not imported."""
-    folder = store / FOLDER_NAME
+    folder = store / MODEL_FOLDER
     return folder if is_file(folder / CONFIG_NAME) else None
 
 
 @contextmanager
 def kept_buffers(store: Path) -> Iterator[SafetensorsFile | None]:
     """Open the buffers of an imported model as the checkpoint had them; None where it had none."""
-    path = store / FOLDER_NAME / BUFFERS_NAME
+    path = store / MODEL_FOLDER / BUFFERS_NAME
     buffers = SafetensorsFile(path) if is_file(path) else None
     try:
         yield buffers

@@ -12,8 +12,7 @@ from luwu.core.errors import StoreCorruptError
 from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.core.manifest import MOST_CHUNKS
 from luwu.core.quantities import shown
-from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, write_json
-from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
+from luwu.store.folders import MODEL_FOLDER, ORIGIN_NAME, UNFINISHED_IMPORT_NAME, write_json
 from luwu.store.outputs import checksum
 from luwu.store.parts import refused
 from luwu.store.sealed_json import require_unchanged, sealed
