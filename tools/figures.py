@@ -46,6 +46,7 @@ SECTIONS = {
     "Nothing is lost": (
         "crash_resume",
         "durable_points",
+        "standby",
         "elastic",
         "no_fault_cost",
         "goodput_under_failures",

@@ -11,8 +11,7 @@ import numpy as np
 from luwu import _native
 from luwu.core.manifest import Manifest
 from luwu.server.folders import open_server
-from luwu.store.folders import ORIGIN_NAME, StoreIdentity, read_identity
-from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
+from luwu.store.folders import MODEL_FOLDER, ORIGIN_NAME, StoreIdentity, read_identity
 from luwu.store.opening import reader_of
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import RUN_NAME

@@ -76,7 +76,7 @@ void bind_sender(nb::module_& module) {
             [](Self& self, const std::string& address, std::uint16_t port, const nb::bytes& bytes) {
                 const fabric::Token token = make_token(bytes);
                 const nb::gil_scoped_release release;
-                self.connect(address, port, token);
+                self.connect({address, port, token});
             },
             "address"_a, "port"_a, "token"_a,
             "Raises StepOrderError where a standby is connected, ServerError where it is not reached.")

@@ -1,9 +1,7 @@
 #include "standby/sender.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <iterator>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -17,13 +15,10 @@ namespace {
 
 using fabric::Broken;
 using fabric::Clock;
-using fabric::Dropped;
 using fabric::Frame;
 using fabric::FrameKind;
 
-constexpr std::size_t kMostStandingBytes = 64U << 20;
 constexpr std::size_t kCopiesAtOnce = 8;  // chunks in memory while the standby gets what it has missed
-constexpr int kBeats = 4;                 // within the time of silence
 
 // The standby's store is no copy of the server's.
 class Refused : public std::runtime_error {
@@ -31,23 +26,10 @@ class Refused : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-std::vector<std::byte> read_bytes(fabric::Channel& channel, fabric::FrameReader& reader, std::uint64_t bytes) {
-    if (bytes > kMostStandingBytes) throw Dropped(fabric::Drop::oversized);
-    std::vector<std::byte> payload(bytes);
-    while (bytes > 0 && !reader.read_payload(channel, payload)) channel.wait(false);
-    return payload;
-}
-
-bool is_record(FrameKind kind) { return kind == FrameKind::record_parameters || kind == FrameKind::record_states; }
-
-// True if every block of one record has been updated less often than in the other, or as often, and they are not equal.
+// True if no block of one record has been updated more often than in the other, and they are not equal.
 bool is_behind(const store::CommitRecord& one, const store::CommitRecord& other) {
     return one.counts.size() == other.counts.size() && !same_counts(one, other) &&
            std::equal(one.counts.begin(), one.counts.end(), other.counts.begin(), std::less_equal<>());
-}
-
-std::string text_of(const std::vector<std::byte>& bytes) {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace
@@ -58,7 +40,7 @@ Sender::Sender(SenderSettings settings) : settings_(std::move(settings)), sync_(
 
 Sender::~Sender() { drop_link(); }
 
-void Sender::connect(const std::string& address, std::uint16_t port, const fabric::Token& token) {
+void Sender::connect(const Place& place) {
     const std::lock_guard turn(dialing_);
     {
         const std::lock_guard lock(mutex_);
@@ -68,164 +50,55 @@ void Sender::connect(const std::string& address, std::uint16_t port, const fabri
         }
     }
     drop_link();
-    std::unique_ptr<Link> link;
+    std::shared_ptr<Link> link;
+    std::vector<std::byte> standing;
     try {
-        link = dial(address, port, token);
+        link = std::make_shared<Link>(place, tls_ ? &*tls_ : nullptr, settings_.timing);
     } catch (const Broken& broken) {
-        throw Error(ErrorKind::server, "the standby at " + fabric::name_of(address, port) + " was not reached (" +
-                                           broken.what() + "); see whether the network lets this server through");
+        throw Error(ErrorKind::server, "the standby at " + fabric::name_of(place.address, place.port) +
+                                           " was not reached (" + broken.what() +
+                                           "); see whether the network lets this server through");
     }
     const std::lock_guard lock(mutex_);
-    has_values_ = !link->standing.empty();
-    link_ = std::move(link);
-    link_->number = ++connection_;
+    link_ = link;
     told_in_sync_ = false;
     sync_.connected();
     view_.lost_because.clear();
-    link_->thread = std::thread([this, &made = *link_] { run(made); });
+    link->start(
+        {.frame = [this](const Frame& frame) { take(frame); }, .ended = [this](const std::string& why) { lost(why); }});
     changed_.notify_all();
-}
-
-std::unique_ptr<Sender::Link> Sender::dial(const std::string& address, std::uint16_t port,
-                                           const fabric::Token& token) const {
-    auto link = std::make_unique<Link>();
-    const auto deadline = Clock::now() + settings_.timing.hello;
-    fabric::Descriptor socket = fabric::connect_to(address, port, link->bell, deadline);
-    fabric::tune(socket, settings_.timing);
-    fabric::Channel& channel = link->channel.emplace(std::move(socket), link->bell, tls_ ? &*tls_ : nullptr, address);
-    channel.limit(deadline);
-    channel.handshake();
-    fabric::Hello hello;
-    hello.token = token;
-    const auto bytes = fabric::encode(hello);
-    for (std::size_t sent = 0; sent < bytes.size();) {
-        const std::size_t count = channel.write_some(std::span(bytes).subspan(sent), false);
-        sent += count;
-        if (count == 0) channel.wait(true);
-    }
-    fabric::FrameReader reader;
-    std::optional<Frame> frame;
-    while (!(frame = reader.read_header(channel))) channel.wait(false);
-    link->standing = read_bytes(channel, reader, frame->bytes);
-    if (frame->kind == FrameKind::failure) throw Broken(text_of(link->standing));
-    if (frame->kind != FrameKind::welcome) throw Dropped(fabric::Drop::malformed);
-    return link;
 }
 
 void Sender::drop_link() {
-    std::unique_ptr<Link> link;
+    std::shared_ptr<Link> link;
     {
         const std::lock_guard lock(mutex_);
         link = std::move(link_);
+        if (link) sent_before_ += link->record_bytes();
     }
-    if (link == nullptr) return;
-    link->channel->abort();
-    link->thread.join();
-}
-
-// ---- the connection's thread ----------------------------------------------------------------------------------------
-
-void Sender::run(Link& link) {
-    pthread_setname_np(pthread_self(), "luwu-standby");
-    fabric::block_sigpipe();
-    std::string why;
-    try {
-        exchange(link);
-    } catch (const std::exception& error) {
-        why = error.what();
-    }
-    end(why);
-}
-
-void Sender::exchange(Link& link) {
-    fabric::Channel& channel = *link.channel;
-    const auto beat = settings_.timing.silence / kBeats;
-    fabric::FrameWriter writer;
-    fabric::FrameReader reader;
-    bool writing = false;
-    auto heard = Clock::now();
-    auto spoke = heard;
-    while (true) {
-        const auto now = Clock::now();
-        if (now - heard > settings_.timing.silence) throw Broken("it says nothing any more");
-        if (now - spoke > beat) {
-            post(link.number, {{FrameKind::alive, 0, 0, 0}, {}, [] {}});
-            spoke = now;
-        }
-        if (!writing) writing = start_next(writer);
-        const bool written = writing && writer.write_some(channel);
-        if (written) {
-            writing = false;
-            sent();
-        }
-        const auto frame = reader.read_header(channel);
-        if (frame) {
-            heard = Clock::now();
-            if (frame->kind == FrameKind::failure) throw Broken(text_of(read_bytes(channel, reader, frame->bytes)));
-            if (frame->bytes != 0) throw Dropped(fabric::Drop::malformed);
-            take(*frame);
-        }
-        if (written || frame) continue;
-        try {
-            channel.limit(now + beat);
-            channel.wait(writing);
-        } catch (const fabric::TimedOut&) {  // time for a sign of life
-        }
-        channel.limit(Clock::time_point::max());
-    }
-}
-
-bool Sender::start_next(fabric::FrameWriter& writer) {
-    const std::lock_guard lock(mutex_);
-    if (queue_.empty()) return false;
-    under_way_ = true;
-    writer.start(queue_.front().frame, queue_.front().payload);
-    return true;
-}
-
-void Sender::sent() {
-    Message message;
-    {
-        const std::lock_guard lock(mutex_);
-        message = std::move(queue_.front());
-        queue_.pop_front();
-        if (is_record(message.frame.kind)) view_.bytes_sent += message.frame.bytes;
-    }
-    message.sent();
-    const std::lock_guard lock(mutex_);
-    under_way_ = false;
-    changed_.notify_all();
+    if (link) link->stop();
 }
 
 void Sender::take(const Frame& frame) {
     const std::lock_guard lock(mutex_);
-    if (frame.kind == FrameKind::committed) {
-        if (awaited_ != frame.sequence) throw Dropped(fabric::Drop::malformed);
+    if (frame.kind == FrameKind::committed && awaited_ == frame.sequence) {
         awaited_.reset();
         sync_.has();
         view_.step = frame.sequence;
         has_values_ = true;
     } else if (frame.kind == FrameKind::noted) {
         released_ = released_ || frame.block == static_cast<std::uint32_t>(FrameKind::released);
-    } else if (frame.kind != FrameKind::alive) {
-        throw Dropped(fabric::Drop::malformed);
+    } else {
+        throw fabric::Dropped(fabric::Drop::malformed);
     }
     changed_.notify_all();
 }
 
-void Sender::end(const std::string& why) {
-    std::deque<Message> left;
-    {
-        const std::lock_guard lock(mutex_);
-        left.swap(queue_);
-        under_way_ = !left.empty();
-        sync_.lost();
-        view_.lost_because = why;
-        awaited_.reset();
-    }
-    for (const Message& message : left) message.sent();
+void Sender::lost(const std::string& why) {
     const std::lock_guard lock(mutex_);
-    under_way_ = false;
+    sync_.lost();
+    view_.lost_because = why;
+    awaited_.reset();
     changed_.notify_all();
 }
 
@@ -236,54 +109,39 @@ void Sender::start() {
     stopped_ = gave_back_ = false;
 }
 
-void Sender::enqueue(Message message) {
-    queue_.push_back(std::move(message));
-    link_->bell.ring();
-}
-
-void Sender::post(std::uint64_t connection, Message message) {
+void Sender::send(std::unique_ptr<pipeline::IoTask> task, Then then) {
+    std::shared_ptr<Link> link;
     {
         const std::lock_guard lock(mutex_);
-        if (is_there(connection)) return enqueue(std::move(message));
-    }
-    message.sent();
-}
-
-void Sender::send(std::unique_ptr<pipeline::IoTask> task, Then then) {
-    std::unique_lock lock(mutex_);
-    if (!sync_.sends() || gave_back_) {
         if (gave_back_) sync_.passed_by();
-        lock.unlock();
-        return then(std::move(task));
+        if (sync_.sends()) link = link_;
     }
-    const auto part = [&](FrameKind kind, const iovec& memory) -> std::pair<Frame, std::span<const std::byte>> {
-        return {{kind, task->chunk, task->count, memory.iov_len},
-                {static_cast<const std::byte*>(memory.iov_base), memory.iov_len}};
+    if (!link) return then(std::move(task));
+    const auto frame = [&](FrameKind kind, const iovec& memory) {
+        return Frame{kind, task->chunk, task->count, memory.iov_len};
     };
-    const auto [parameters, parameter_bytes] = part(FrameKind::record_parameters, task->request.parts[0]);
-    const auto [states, state_bytes] = part(FrameKind::record_states, task->request.parts[1]);
-    enqueue({parameters, parameter_bytes, [] {}});
-    // std::function wants a copy of what it holds; the pointer is taken out once.
+    const auto bytes = [](const iovec& memory) {
+        return std::span(static_cast<const std::byte*>(memory.iov_base), memory.iov_len);
+    };
+    const iovec parameters = task->request.parts[0];
+    const iovec states = task->request.parts[1];
+    const Frame second = frame(FrameKind::record_states, states);
+    link->post({frame(FrameKind::record_parameters, parameters), bytes(parameters), [] {}});
+    // A std::function wants a copy of what it holds; the pointer is taken out once.
     auto held = std::make_shared<std::unique_ptr<pipeline::IoTask>>(std::move(task));
-    enqueue({states, state_bytes, [held, then = std::move(then)] { then(std::move(*held)); }});
+    link->post({second, bytes(states), [held, then = std::move(then)] { then(std::move(*held)); }});
 }
 
-// The frame that is under way is waited for, because its memory may go once this returns. A standby that got half of a
-// record forgets that half.
 void Sender::give_back() {
-    std::deque<Message> left;
-    std::unique_lock lock(mutex_);
-    gave_back_ = true;
-    const auto first = queue_.begin() + (under_way_ && !queue_.empty() ? 1 : 0);
-    const auto stays = std::stable_partition(first, queue_.end(),
-                                             [](const Message& message) { return !is_record(message.frame.kind); });
-    std::move(stays, queue_.end(), std::back_inserter(left));
-    queue_.erase(stays, queue_.end());
-    if (!left.empty()) sync_.passed_by();
-    lock.unlock();
-    for (const Message& message : left) message.sent();
-    lock.lock();
-    changed_.wait(lock, [this] { return !under_way_; });
+    std::shared_ptr<Link> link;
+    {
+        const std::lock_guard lock(mutex_);
+        gave_back_ = true;
+        link = link_;
+    }
+    if (!link || link->drop_records() == 0) return;
+    const std::lock_guard lock(mutex_);
+    sync_.passed_by();
 }
 
 void Sender::stop_waiting() {
@@ -319,7 +177,7 @@ void Sender::commit(const store::ChunkStore& store) {
     if (error) throw Error(*error);
     if (sync_.is_connected() && !told_in_sync_) {
         told_in_sync_ = true;
-        enqueue({{FrameKind::in_sync, 0, 0, 0}, {}, [] {}});
+        link_->post({{FrameKind::in_sync, 0, 0, 0}, {}, [] {}});
     }
 }
 
@@ -336,54 +194,49 @@ void Sender::go_on(const store::ChunkStore& store, std::unique_lock<std::mutex>&
         changed_.wait_until(lock, *away_since_ + settings_.patience);
         return;
     }
-    const std::uint64_t connection = connection_;
+    const std::shared_ptr<Link> link = link_;
     lock.unlock();
     try {
-        if (look_at_standing(store, connection)) copy(store, connection);
+        if (look_at_standing(store, *link)) copy(store, *link);
     } catch (const Refused& refused) {
-        refuse(connection, refused.what());
+        refuse(*link, refused.what());
     }
     lock.lock();
 }
 
 // Looks at what the standby has. True: it lacks this commit. Throws Refused where its store is no copy of this one.
-bool Sender::look_at_standing(const store::ChunkStore& store, std::uint64_t connection) {
-    std::vector<std::byte> bytes;
-    {
-        const std::lock_guard lock(mutex_);
-        if (!is_there(connection)) return false;
-        bytes = std::exchange(link_->standing, {});
-    }
+bool Sender::look_at_standing(const store::ChunkStore& store, Link& link) {
     const store::CommitRecord& own = store.committed();
     std::optional<Standing> standing;
     try {
-        standing = decode_standing(bytes, store);
+        standing = decode_standing(link.take_standing(), store);
     } catch (const Error& error) {
         throw Refused(error.what());
     }
-    if (!standing) return true;
-    if (same_counts(standing->record, own) && standing->digest == digest_of(store)) {
-        const std::lock_guard lock(mutex_);
-        if (!is_there(connection)) return false;
-        view_.step = own.step;
-        sync_.has();
-        return false;
+    const bool equal = standing && same_counts(standing->record, own) && standing->digest == digest_of(store);
+    if (standing && !equal && !is_behind(standing->record, own)) {
+        throw Refused("the standby's store stands at step " + std::to_string(standing->record.step) + ", and that of " +
+                      store.folders()[0] + " at step " + std::to_string(own.step) +
+                      " of another history; give the standby an empty folder");
     }
-    if (is_behind(standing->record, own)) return true;
-    throw Refused("the standby's store stands at step " + std::to_string(standing->record.step) + ", and that of " +
-                  store.folders()[0] + " at step " + std::to_string(own.step) +
-                  " of another history; give the standby an empty folder");
+    const std::lock_guard lock(mutex_);
+    if (!is_there(link)) return false;
+    has_values_ = standing.has_value();
+    if (!equal) return true;
+    view_.step = own.step;
+    sync_.has();
+    return false;
 }
 
-void Sender::refuse(std::uint64_t connection, const std::string& why) {
-    auto text = std::make_shared<std::string>(why);
+void Sender::refuse(Link& link, const std::string& why) {
+    auto text = std::make_shared<std::string>(why.substr(0, fabric::kMostFailureBytes));
     const auto kind = static_cast<std::uint32_t>(ErrorKind::invalid);
-    post(connection, {{FrameKind::failure, kind, 0, text->size()}, std::as_bytes(std::span(*text)), [text] {}});
+    link.post({{FrameKind::failure, kind, 0, text->size()}, std::as_bytes(std::span(*text)), [text] {}});
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !is_there(connection) || ended(); });
+    changed_.wait(lock, [&] { return !is_there(link) || ended(); });
 }
 
-void Sender::copy(const store::ChunkStore& store, std::uint64_t connection) {
+void Sender::copy(const store::ChunkStore& store, Link& link) {
     bool frozen = false;
     {
         const std::lock_guard lock(mutex_);
@@ -391,16 +244,17 @@ void Sender::copy(const store::ChunkStore& store, std::uint64_t connection) {
     }
     const auto chunks = store.layout().chunks();
     for (std::uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
-        if (chunks[chunk].trainable || frozen) copy_chunk(store, chunk, connection);
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return queue_.size() < 2 * kCopiesAtOnce || !is_there(connection); });
-        if (!is_there(connection) || ended()) return;
+        if (!chunks[chunk].trainable && !frozen) continue;
+        copy_chunk(store, chunk, link);
+        link.wait_for_room(2 * kCopiesAtOnce);
+        const std::lock_guard lock(mutex_);
+        if (!is_there(link) || ended()) return;
     }
     const std::lock_guard lock(mutex_);
-    if (is_there(connection)) sync_.copied();
+    if (is_there(link)) sync_.copied();
 }
 
-void Sender::copy_chunk(const store::ChunkStore& store, std::uint32_t chunk, std::uint64_t connection) {
+void Sender::copy_chunk(const store::ChunkStore& store, std::uint32_t chunk, Link& link) {
     const store::ChunkPlace& place = store.layout().chunks()[chunk];
     const std::uint64_t count = store.committed().counts[place.block];
     auto record = std::make_shared<store::AlignedBuffer>(place.record_bytes());
@@ -412,11 +266,11 @@ void Sender::copy_chunk(const store::ChunkStore& store, std::uint32_t chunk, std
         const std::lock_guard lock(mutex_);
         view_.bytes_copied += place.record_bytes();
     }
-    post(connection, {{FrameKind::record_parameters, chunk, count, place.parameter_bytes},
-                      {record->data(), place.parameter_bytes},
-                      [record] {}});
-    post(connection,
-         {{FrameKind::record_states, chunk, count, place.state_bytes()}, {states, place.state_bytes()}, [record] {}});
+    link.post({{FrameKind::record_parameters, chunk, count, place.parameter_bytes},
+               {record->data(), place.parameter_bytes},
+               [record] {}});
+    link.post(
+        {{FrameKind::record_states, chunk, count, place.state_bytes()}, {states, place.state_bytes()}, [record] {}});
 }
 
 void Sender::send_commit(const store::ChunkStore& store, std::unique_lock<std::mutex>& lock) {
@@ -425,7 +279,7 @@ void Sender::send_commit(const store::ChunkStore& store, std::unique_lock<std::m
     store::encode_commit(store.committed(), store.layout(), store.uuid(), *payload);
     payload->insert(payload->end(), note_.begin(), note_.end());
     awaited_ = store.committed().step;
-    enqueue({{FrameKind::commit, 0, *awaited_, payload->size()}, *payload, [payload] {}});
+    link_->post({{FrameKind::commit, 0, *awaited_, payload->size()}, *payload, [payload] {}});
     changed_.wait(lock, [this] { return !awaited_ || ended(); });
 }
 
@@ -453,7 +307,7 @@ bool Sender::release(bool anyway) {
     std::unique_lock lock(mutex_);
     released_ = false;
     if (sync_.is_connected()) {
-        enqueue({{FrameKind::released, 0, 0, 0}, {}, [] {}});
+        link_->post({{FrameKind::released, 0, 0, 0}, {}, [] {}});
         changed_.wait_for(lock, settings_.timing.hello, [this] { return released_ || !sync_.is_connected(); });
     }
     const bool knows = released_;
@@ -476,6 +330,7 @@ SenderView Sender::view() const {
     SenderView view = view_;
     view.connected = sync_.is_connected();
     view.required = sync_.is_required();
+    view.bytes_sent = sent_before_ + (link_ ? link_->record_bytes() : 0);
     view.waits = waits_since_.has_value();
     if (view.waits) {
         view.waits_for = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - *waits_since_);

@@ -4,18 +4,14 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "fabric/tcp/frames.h"
 #include "pipeline/replica.h"
+#include "standby/link.h"
 #include "standby/sync.h"
 
 namespace luwu::standby {
@@ -48,7 +44,7 @@ class Sender final : public pipeline::Replica {
     Sender& operator=(const Sender&) = delete;
 
     // Connects to a standby. Throws Error(order) where one is connected, Error(server) where it is not reached.
-    void connect(const std::string& address, std::uint16_t port, const fabric::Token& token);
+    void connect(const Place& place);
     // Bytes that travel with each commit, at most kMostNoteBytes; throws Error(invalid).
     void set_note(std::vector<std::byte> note);
     // The owner has noted durably that no commit counts without the standby. False: it is not asked for any more.
@@ -67,41 +63,18 @@ class Sender final : public pipeline::Replica {
     void stop_waiting() override;
 
   private:
-    struct Message {
-        fabric::Frame frame;
-        std::span<const std::byte> payload;  // in place until `sent`
-        std::function<void()> sent;          // or given up; called without the lock
-    };
-    struct Link {
-        std::uint64_t number = 0;  // of this connection
-        fabric::Bell bell;
-        std::optional<fabric::Channel> channel;
-        std::vector<std::byte> standing;  // of the standby, as it sent it
-        std::thread thread;
-    };
-
-    [[nodiscard]] std::unique_ptr<Link> dial(const std::string& address, std::uint16_t port,
-                                             const fabric::Token& token) const;
-    void run(Link& link);
-    void exchange(Link& link);
-    [[nodiscard]] bool start_next(fabric::FrameWriter& writer);
     void take(const fabric::Frame& frame);
-    void sent();
-    void end(const std::string& why);
-    void drop_link();                                      // ends the connection and its thread
-    void enqueue(Message message);                         // with the lock
-    void post(std::uint64_t connection, Message message);  // gives it up at once where that connection has ended
+    void lost(const std::string& why);
+    void drop_link();  // ends the connection, and waits for its thread
     // With the lock: true while this connection is the present one.
-    [[nodiscard]] bool is_there(std::uint64_t connection) const {
-        return sync_.is_connected() && connection == connection_;
-    }
+    [[nodiscard]] bool is_there(const Link& link) const { return sync_.is_connected() && link_.get() == &link; }
 
     [[nodiscard]] std::optional<Error> ended() const;  // with the lock
     void go_on(const store::ChunkStore& store, std::unique_lock<std::mutex>& lock);
-    [[nodiscard]] bool look_at_standing(const store::ChunkStore& store, std::uint64_t connection);
-    void refuse(std::uint64_t connection, const std::string& why);
-    void copy(const store::ChunkStore& store, std::uint64_t connection);
-    void copy_chunk(const store::ChunkStore& store, std::uint32_t chunk, std::uint64_t connection);
+    [[nodiscard]] bool look_at_standing(const store::ChunkStore& store, Link& link);
+    void refuse(Link& link, const std::string& why);
+    void copy(const store::ChunkStore& store, Link& link);
+    void copy_chunk(const store::ChunkStore& store, std::uint32_t chunk, Link& link);
     void send_commit(const store::ChunkStore& store, std::unique_lock<std::mutex>& lock);
 
     SenderSettings settings_;
@@ -110,19 +83,17 @@ class Sender final : public pipeline::Replica {
     mutable std::mutex mutex_;  // guards all below
     std::condition_variable changed_;
     Sync sync_;
-    std::unique_ptr<Link> link_;  // stays after its connection has ended, until the next
-    std::deque<Message> queue_;   // the first may be under way
-    bool under_way_ = false;
-    bool stopped_ = false;          // commit() waits no longer
-    bool gave_back_ = false;        // the run has ended
-    std::uint64_t connection_ = 0;  // number of the present connection, or of the last
-    bool told_in_sync_ = false;     // the standby, in this connection
-    bool released_ = false;         // the standby knows that it is given up
-    bool has_values_ = false;       // the standby has first values
+    std::shared_ptr<Link> link_;  // stays after its connection has ended, until the next
+    bool told_in_sync_ = false;   // the standby, in this connection
+    bool released_ = false;       // the standby knows that it is given up
+    bool has_values_ = false;     // the standby has first values
+    bool stopped_ = false;        // commit() waits no longer
+    bool gave_back_ = false;      // the run has ended
     std::optional<std::string> replaced_;
     std::optional<fabric::Clock::time_point> waits_since_;  // the commit that is under way
     std::optional<fabric::Clock::time_point> away_since_;   // the standby, while that commit waits
     std::optional<std::uint64_t> awaited_;                  // the step whose commit the standby is to acknowledge
+    std::uint64_t sent_before_ = 0;                         // bytes of records in earlier connections
     std::vector<std::byte> note_;
     SenderView view_;
 };

@@ -143,7 +143,7 @@ TEST_CASE("a standby has each commit") {
     REQUIRE(server.rig.run_all(1) == 1);  // before it is there
     auto owners = std::make_unique<Owners>(*server.sender, *standby);
     server.sender->set_note({std::byte{1}, std::byte{2}});
-    server.sender->connect("127.0.0.1", standby->port(), kToken);
+    server.sender->connect({"127.0.0.1", standby->port(), kToken});
     for (std::uint64_t step = 2; step <= 6; ++step) {
         REQUIRE(server.rig.run_all(step) == 1);
         CHECK(standby->view().step == step);
@@ -166,7 +166,7 @@ TEST_CASE("a standby's store trains on as the server's would") {
         Server server(own, store::OpenMode::create, make_sender());
         auto standby = make_standby(other, store::OpenMode::create);
         const Owners owners(*server.sender, *standby);
-        server.sender->connect("127.0.0.1", standby->port(), kToken);
+        server.sender->connect({"127.0.0.1", standby->port(), kToken});
         for (std::uint64_t step = 1; step <= 3; ++step) REQUIRE(server.rig.run_all(step) == 1);
         // An attempt that is not kept leaves nothing at the standby that a later one could be taken for.
         CHECK(server.rig.run_all(4, true) == pipeline::kNotFinite);
@@ -183,7 +183,7 @@ TEST_CASE("no commit counts without a standby that was in sync") {
     Server server(own, store::OpenMode::create, make_sender());
     auto standby = make_standby(other, store::OpenMode::create);
     auto owners = std::make_unique<Owners>(*server.sender, *standby);
-    server.sender->connect("127.0.0.1", standby->port(), kToken);
+    server.sender->connect({"127.0.0.1", standby->port(), kToken});
     REQUIRE(server.rig.run_all(1) == 1);
     REQUIRE(server.rig.run_all(2) == 1);
     wait_until([&] { return standby->view().in_sync; });
@@ -197,7 +197,7 @@ TEST_CASE("no commit counts without a standby that was in sync") {
     SUBCASE("it comes back, and gets what it has missed") {
         standby = make_standby(other, store::OpenMode::open, true);
         CHECK(standby->view().step == 2);
-        server.sender->connect("127.0.0.1", standby->port(), kToken);
+        server.sender->connect({"127.0.0.1", standby->port(), kToken});
         CHECK(step.get() == 1);
         REQUIRE(server.rig.run_all(4) == 1);
         CHECK(standby->view().step == 4);
@@ -214,7 +214,7 @@ TEST_CASE("no commit counts without a standby that was in sync") {
     SUBCASE("it has taken over") {
         server.sender->replace("the standby has taken over");
         CHECK(step.get() == -1);
-        CHECK(kind_of([&] { server.sender->connect("127.0.0.1", 1, kToken); }) == ErrorKind::server);
+        CHECK(kind_of([&] { server.sender->connect({"127.0.0.1", 1, kToken}); }) == ErrorKind::server);
     }
 }
 
@@ -237,14 +237,14 @@ TEST_CASE("a server that was started again waits for its standby, which has the 
     {
         Server server(own, store::OpenMode::create, make_sender());
         const Owners owners(*server.sender, *standby);
-        server.sender->connect("127.0.0.1", standby->port(), kToken);
+        server.sender->connect({"127.0.0.1", standby->port(), kToken});
         REQUIRE(server.rig.run_all(1) == 1);
     }
     Server again(own, store::OpenMode::open, make_sender(true));
     wait_until([&] { return !standby->view().connected; });
     standby->expect(kToken);
     auto owners = std::make_unique<Owners>(*again.sender, *standby);
-    again.sender->connect("127.0.0.1", standby->port(), kToken);
+    again.sender->connect({"127.0.0.1", standby->port(), kToken});
     REQUIRE(again.rig.run_all(2) == 1);
     CHECK(standby->view().step == 2);
     owners.reset();
@@ -260,9 +260,9 @@ TEST_CASE("a standby takes nothing from strangers, and nothing of another histor
     Server server(own, store::OpenMode::create, make_sender());
     auto standby = make_standby(other, store::OpenMode::open);
     const fabric::Token wrong{std::byte{8}};
-    CHECK(kind_of([&] { server.sender->connect("127.0.0.1", standby->port(), wrong); }) == ErrorKind::server);
-    server.sender->connect("127.0.0.1", standby->port(), kToken);
-    CHECK(kind_of([&] { server.sender->connect("127.0.0.1", standby->port(), kToken); }, "attached already") ==
+    CHECK(kind_of([&] { server.sender->connect({"127.0.0.1", standby->port(), wrong}); }) == ErrorKind::server);
+    server.sender->connect({"127.0.0.1", standby->port(), kToken});
+    CHECK(kind_of([&] { server.sender->connect({"127.0.0.1", standby->port(), kToken}); }, "attached already") ==
           ErrorKind::order);
     REQUIRE(server.rig.run_all(1) == 1);  // goes on without it
     wait_until([&] { return !standby->view().failure.empty(); });

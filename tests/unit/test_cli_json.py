@@ -196,6 +196,7 @@ CASES = [
             since_commit_seconds=8.0,
             present=[pb.WorkerStatus(rank=1, behind_seconds=90.0)],
             machines=[pb.MachineStatus(host="host2", peer="10.0.0.2", waits=5)],
+            standby=pb.StandbyStatus(other="luwu://host3:7070", in_sync=True, waits_seconds=7.0),
             switches=[
                 pb.SwitchStatus(
                     name="switch a",
@@ -223,6 +224,8 @@ CASES = [
             "switches.0.link.sent_bytes": (80, "sent 80 B"),
             "switches.0.link.packets_again": (3, "3 packets sent again"),
             "switches.0.link.packets_dropped": (1, "1 dropped"),
+            "standby.in_sync": (True, "standby luwu://host3:7070: has every commit"),
+            "standby.waits_seconds": (7.0, "a commit waits for it since 7 s"),
             "machines.0.host": ("host2", "machine host2"),
             "machines.0.peer": ("10.0.0.2", "(10.0.0.2)"),
             "machines.0.waits": (5, "5 workers in the place of lost ones"),
@@ -334,5 +337,5 @@ def test_every_command_prints_json_or_is_named_with_the_reason() -> None:
     without = set(commands()) - having
     assert without == {
         "train", "server", "switch", "link", "launch slurm", "generate", "snapshot restore", "snapshot remove", "watch",
-        "help", "trace",
+        "help", "trace", "standby take-over", "standby release",
     }  # fmt: skip

@@ -157,6 +157,8 @@ def standby_words(standby: pb.StandbyStatus) -> Iterator[str]:
         state = "has every commit" if standby.in_sync else "has not been brought in sync"
         link = "" if standby.connected else f", and is not connected ({standby.trouble or 'nobody knows why'})"
         yield f"standby of {standby.other}: {state}, the last is step {standby.step:,}{link}{generation}"
+    elif standby.replaced:
+        yield f"replaced: {standby.trouble}"
     elif not standby.other:
         yield generation.removeprefix("; ")
     else:

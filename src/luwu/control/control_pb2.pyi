@@ -601,7 +601,7 @@ class StatusReply(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., machines: _Optional[_Iterable[_Union[MachineStatus, _Mapping]]] = ..., run: _Optional[str] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ...) -> None: ...
 
 class StandbyStatus(_message.Message):
-    __slots__ = ("follows", "other", "connected", "in_sync", "step", "generation", "waits_seconds", "trouble", "bytes", "bytes_copied")
+    __slots__ = ("follows", "other", "connected", "in_sync", "step", "generation", "waits_seconds", "trouble", "bytes", "bytes_copied", "replaced")
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     OTHER_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -612,6 +612,7 @@ class StandbyStatus(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTES_COPIED_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
     follows: bool
     other: str
     connected: bool
@@ -622,7 +623,8 @@ class StandbyStatus(_message.Message):
     trouble: str
     bytes: int
     bytes_copied: int
-    def __init__(self, follows: bool = ..., other: _Optional[str] = ..., connected: bool = ..., in_sync: bool = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., waits_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., bytes: _Optional[int] = ..., bytes_copied: _Optional[int] = ...) -> None: ...
+    replaced: bool
+    def __init__(self, follows: bool = ..., other: _Optional[str] = ..., connected: bool = ..., in_sync: bool = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., waits_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., bytes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., replaced: bool = ...) -> None: ...
 
 class FollowRequest(_message.Message):
     __slots__ = ("nonce", "proof", "url", "port", "token", "advertise")

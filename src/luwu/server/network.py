@@ -38,8 +38,8 @@ from luwu.server.settings import ServerSettings
 from luwu.server.standby_link import StandbyLink
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
-from luwu.store.folders import has_store, make_folder
-from luwu.store.opening import Store, lock_folder, open_store
+from luwu.store.folders import has_store
+from luwu.store.opening import Store, lock_made, open_store
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +96,9 @@ class NetworkServer:
         self._listen = parse_host_port(settings.listen)
         self._tls = credentials.tls
         folders = [Path(folder) for folder in settings.stores]
-        for folder in folders:
-            make_folder(folder)
-        self._lock = lock_folder(folders[0], "store")
-        self._standby = StandbyLink(folders[0], credentials, timeouts)
+        self._lock = lock_made(folders)
         plan = plan or self._plan(settings, timeouts)
+        self._standby = StandbyLink(folders[0], credentials, timeouts)
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
         self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
         self._health = answer_health(self._grpc)

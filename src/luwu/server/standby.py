@@ -35,8 +35,8 @@ from luwu.server.settings import ServerSettings
 from luwu.server.standby_files import write_files, write_note
 from luwu.server.standby_service import StandbyService
 from luwu.store.findings import say_findings
-from luwu.store.folders import StoreIdentity, make_folder, read_identity, require_stripes, write_identity
-from luwu.store.opening import lock_folder
+from luwu.store.folders import StoreIdentity, read_identity, require_stripes, write_identity
+from luwu.store.opening import lock_made
 from luwu.store.standby_record import StandbyRecord, read_standby, write_standby
 
 LOOK_SECONDS = 0.05
@@ -82,9 +82,7 @@ class Standby:
         parse_url(self._server)
         self._listen = parse_host_port(settings.listen)
         self._folders = [Path(folder) for folder in settings.stores]
-        for folder in self._folders:
-            make_folder(folder)
-        self._lock = lock_folder(self._folders[0], "store")
+        self._lock = lock_made(self._folders)
         self._turn = threading.RLock()  # of the record, the receiver, and who takes over
         self._record = self._record_of_follower()
         self._receiver: native.StandbyReceiver | None = None

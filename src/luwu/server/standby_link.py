@@ -165,6 +165,7 @@ class StandbyLink:
             trouble=self._replaced or on_one_line(view["lost_because"]),
             bytes=view["bytes_sent"],
             bytes_copied=view["bytes_copied"],
+            replaced=bool(self._replaced),
         )
 
     def close(self) -> None:

@@ -116,6 +116,13 @@ def lock_folder(folder: Path, what: str) -> native.FileLock:
     return lock
 
 
+def lock_made(folders: list[Path]) -> native.FileLock:
+    """Make a store's folders where they are missing, and lock them for this process; raises as the two that do it."""
+    for folder in folders:
+        make_folder(folder)
+    return lock_folder(folders[0], "store")
+
+
 @contextmanager
 def held_at_rest(folders: list[Path]) -> Iterator[None]:
     """Context manager: servers and imports stay out of a store while it is read; any number may read it at once.

@@ -1,4 +1,4 @@
-"""What a store knows of its standby, or of the server that it is the standby of: standby.json in the first folder.
+"""The record of a store's standby, or of the server that it is the standby of: standby.json in the first folder.
 
 docs/standby.md describes what users see. The file decides who may train a store, so it is written before whatever
 relies on it, durably.

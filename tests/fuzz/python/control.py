@@ -11,7 +11,14 @@ from tests.fuzz.python.support import Input, faults_raised
 
 from luwu.control import control_pb2 as pb
 from luwu.control.control_pb2_grpc import ControlServicer
-from luwu.control.credentials import NONCE_BYTES, STATUS_REQUEST, TRACE_REQUEST, Credentials
+from luwu.control.credentials import (
+    NONCE_BYTES,
+    RELEASE_REQUEST,
+    STATUS_REQUEST,
+    TAKE_OVER_REQUEST,
+    TRACE_REQUEST,
+    Credentials,
+)
 from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
 from luwu.core import errors
 from luwu.core.division import Standing
@@ -43,9 +50,13 @@ CALLS = {
     "Divide": pb.DivideRequest, "MakeDurable": pb.MakeDurableRequest, "JoinLauncher": pb.JoinLauncherRequest,
     "Read": pb.ReadRequest, "Tell": pb.TellRequest, "Offer": pb.OfferRequest,
     "Trace": pb.TraceRequest, "TraceRecords": pb.TraceRecordsRequest,
+    "Follow": pb.FollowRequest, "Release": pb.ReleaseRequest, "TakeOver": pb.TakeOverRequest,
 }  # fmt: skip
-QUESTIONS = {"Status": STATUS_REQUEST, "Trace": TRACE_REQUEST}
-PROVED = ("JoinWorker", "JoinSwitch", "JoinLauncher", *QUESTIONS)
+QUESTIONS = {
+    "Status": STATUS_REQUEST, "Trace": TRACE_REQUEST, "Release": RELEASE_REQUEST, "TakeOver": TAKE_OVER_REQUEST,
+}  # fmt: skip
+JOINS = ("JoinWorker", "JoinSwitch", "JoinLauncher")
+PROVED = (*JOINS, "Follow", *QUESTIONS)
 BEFORE_JOIN = ("Hello", *PROVED)
 _MOST_CALLS = 16
 
@@ -238,12 +249,30 @@ class _Runs:
     def gone(self, participant: Any) -> None: ...
 
 
+class _Standby:
+    """The part of the way to a standby that the service uses."""
+
+    def wait_for_it(self) -> None: ...
+
+    def note_run(self) -> None: ...
+
+    def status(self) -> pb.StandbyStatus:
+        return pb.StandbyStatus(other="luwu://10.0.0.2:7070")
+
+    def follow(self, request: pb.FollowRequest, host: str) -> pb.FollowReply:
+        assert host == "10.0.0.1"
+        return pb.FollowReply(uuid="u")
+
+    def release(self, anyway: bool) -> bool:
+        return anyway
+
+
 def test_one_input(data: bytes) -> None:
     given = Input(data)
     credentials = Credentials(KEY)
     service = servicer_of(NetworkService(
         _Runs(), Gate(credentials, 60.0), _Door(), "tcp", lambda: Standing("u", (3,)), lambda manifest: True,  # type: ignore[arg-type]
-        lambda claim, counts: claim_nothing(counts), _reported, _Launchers(),
+        lambda claim, counts: claim_nothing(counts), _reported, _Launchers(), _Standby(),  # type: ignore[arg-type]
     ))  # fmt: skip
     session, nonce = b"", b""
     for _ in range(_MOST_CALLS):
@@ -261,7 +290,7 @@ def test_one_input(data: bytes) -> None:
         answer = _call(service, method, request, other, goes_on=chosen % 5 != 4)
         if answer is not None and method in PROVED:
             assert chosen < 64, "these need an open challenge and its proof"
-            if method not in QUESTIONS:
+            if method in JOINS:
                 session = answer.session
                 assert session, "who joins has a session"
 
@@ -273,7 +302,7 @@ def _prove(
 
     Returns the challenge of the last good proof.
     """
-    from luwu.control.credentials import launcher_request, switch_request, worker_request
+    from luwu.control.credentials import follow_request, launcher_request, switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
@@ -281,6 +310,8 @@ def _prove(
         asked = QUESTIONS[method]
     elif method == "JoinLauncher":
         asked = launcher_request(request.host)
+    elif method == "Follow":
+        asked = follow_request(request.url, request.advertise, request.port, request.token)
     else:
         asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
     forged = bytes(8) + nonce + bytes(32)  # a challenge that nobody made
