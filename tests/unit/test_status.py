@@ -249,6 +249,7 @@ def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reply = pb.StatusReply(open=True, step=2, workers=1, present=[report(0), pb.WorkerStatus(rank=1)])
+    reply.standby.other = "luwu://10.0.0.2:7070"
     monkeypatch.setattr(asking, "ask_local_status", lambda folder, look: reply)
     (tmp_path / SOCKET_NAME).touch()
     text = CliRunner().invoke(app, ["status", str(tmp_path)])

@@ -16,9 +16,9 @@ PAUSE_SECONDS = 0.5
 def serving_one(access: ServerAccess, goes_on: Callable[[], bool], say: Callable[[str], None]) -> ServerAccess:
     """Return the access whose URL is the server's that serves now, and whose standby is the other.
 
-    A server serves unless it follows another one, or was replaced by it. Where both serve, one of them has been replaced
-    and may not know yet: the one of the later generation counts. Where nobody serves within ``connect_seconds``, the
-    access is returned as it is, and whoever connects says so.
+    A server serves unless it follows another one, or was replaced by it. Where both serve, one of them was replaced and
+    may not know yet: the one of the later generation counts. Where nobody serves within ``connect_seconds``, the access
+    is returned as it is, and whoever connects says so.
 
     Args:
         access: the two; without a standby it is returned at once.
