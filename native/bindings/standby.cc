@@ -92,6 +92,7 @@ void bind_sender(nb::module_& module) {
         .def("release", &Self::release, "anyway"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Gives the standby up, so that commits count without it. True: it knows; False: it was not reached, and "
              "nothing is changed, unless anyway.")
+        .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(), "Ends the connection to the standby.")
         .def("replace", &Self::replace, "why"_a, "The standby has taken over: every commit fails with this message.")
         .def(
             "view", [](const Self& self) { return view_of(self); },

@@ -325,6 +325,11 @@ void Sender::replace(const std::string& why) {
     changed_.notify_all();
 }
 
+void Sender::close() {
+    const std::lock_guard turn(dialing_);
+    drop_link();
+}
+
 SenderView Sender::view() const {
     const std::lock_guard lock(mutex_);
     SenderView view = view_;

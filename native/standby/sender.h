@@ -54,6 +54,7 @@ class Sender final : public pipeline::Replica {
     [[nodiscard]] bool release(bool anyway);
     // The standby has taken over: every commit() throws from now on.
     void replace(const std::string& why);
+    void close();  // ends the connection; call when nothing uses this any more
     [[nodiscard]] SenderView view() const;
 
     void start() override;

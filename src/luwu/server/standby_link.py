@@ -169,9 +169,10 @@ class StandbyLink:
         )
 
     def close(self) -> None:
-        """Stop looking after the standby; the connection ends with the sender."""
+        """Stop looking after the standby, and end the connection to it. Nothing may commit any more."""
         self._closed.set()
         self._thread.join()
+        self.sender.close()
 
     def _write(self, record: StandbyRecord) -> None:
         write_standby(self._folder, record)
