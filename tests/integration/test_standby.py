@@ -162,8 +162,12 @@ def test_a_server_that_was_replaced_lets_no_worker_in(site: Site) -> None:
 
 def test_workers_wait_for_a_standby_that_is_away(site: Site) -> None:
     server, standby = in_sync(site)
+    assert {name: server.figures()["standby"][name] for name in ("connected", "required", "waits_seconds")} == {
+        "connected": True, "required": True, "waits_seconds": 0.0,
+    }  # fmt: skip
     standby.close()
     wait_until(lambda: not ask_status(server.url, CREDENTIALS).standby.connected, "the standby to be missed")
+    assert not server.figures()["standby"]["connected"]
     with pytest.raises(ServerError, match="do not count without its standby"):
         train(server.url, 1)
     back = site.follow(server, listen=standby.listens_at)

@@ -74,6 +74,22 @@ SERVER = (
     Figure("luwu_server_failures", "counter", "runs that have failed since the server was started", "failures"),
     Figure("luwu_server_workers", "gauge", "workers that make a step", "workers"),
     Figure("luwu_server_workers_present", "gauge", "workers that are in the run", "workers_present"),
+    Figure("luwu_server_standby_connected", "gauge", "1 while the standby is connected, else 0", "standby.connected"),
+    Figure(
+        "luwu_server_standby_in_sync",
+        "gauge",
+        "1 while no commit counts without the standby, else 0",
+        "standby.required",
+    ),
+    Figure(
+        "luwu_server_standby_waits_seconds",
+        "gauge",
+        "time that a commit has waited for the standby, 0 if none waits",
+        "standby.waits_seconds",
+    ),
+    Figure(
+        "luwu_server_standby_sent_bytes", "counter", "bytes of records that went to the standby", "standby.bytes_sent"
+    ),
     Figure("luwu_server_packets_in", "counter", "packets of the run that came over UDP", "network.packets_in"),
     Figure("luwu_server_packets_out", "counter", "packets of the run that were sent over UDP", "network.packets_out"),
     Figure(

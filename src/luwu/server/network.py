@@ -173,7 +173,7 @@ class NetworkServer:
 
     def figures(self) -> dict[str, Any]:
         """Return the stats as `luwu.control.figures.SERVER` reads them."""
-        return figures_of(self._runs.run) | {"failures": self._runs.failures[0]}
+        return figures_of(self._runs.run) | {"failures": self._runs.failures[0]} | self._standby.figures()
 
     def behind(self) -> dict[str, float]:
         """Return the seconds that others have waited for each worker, by rank."""

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import Credentials
@@ -167,6 +168,13 @@ class StandbyLink:
             bytes_copied=view["bytes_copied"],
             replaced=bool(self._replaced),
         )
+
+    def figures(self) -> dict[str, Any]:
+        """Return what Prometheus gets of a standby; empty where there is none."""
+        view = dict(self.sender.view())
+        if not view["connected"] and not view["required"]:
+            return {}
+        return {"standby": {**view, "waits_seconds": view["waits_seconds"] or 0.0}}
 
     def close(self) -> None:
         """Stop looking after the standby, and end the connection to it. Nothing may commit any more."""
