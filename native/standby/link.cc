@@ -99,9 +99,9 @@ std::size_t Link::drop_records() {
     return dropped.size();
 }
 
-void Link::wait_for_room(std::size_t most) {
+bool Link::wait_for_room(std::size_t most, std::chrono::milliseconds at_most) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queue_.size() < most || ended_; });
+    return changed_.wait_for(lock, at_most, [&] { return queue_.size() < most || ended_; });
 }
 
 std::uint64_t Link::record_bytes() const {

@@ -51,8 +51,8 @@ class Link {
     // Gives up the records that have not begun to go out, and returns, with their number of frames, when none of which
     // this has the memory is left.
     std::size_t drop_records();
-    // Returns when fewer messages than this wait, or the connection has ended.
-    void wait_for_room(std::size_t most);
+    // True once fewer messages than this wait, or the connection has ended; false: that takes longer.
+    [[nodiscard]] bool wait_for_room(std::size_t most, std::chrono::milliseconds at_most);
     [[nodiscard]] std::uint64_t record_bytes() const;  // that went out
 
   private:

@@ -18,7 +18,8 @@ using fabric::Clock;
 using fabric::Frame;
 using fabric::FrameKind;
 
-constexpr std::size_t kCopiesAtOnce = 8;  // chunks in memory while the standby gets what it has missed
+constexpr std::size_t kCopiesAtOnce = 8;         // chunks in memory while the standby gets what it has missed
+constexpr std::chrono::milliseconds kLook{100};  // a copy that is stuck ends this soon where nobody waits for it
 
 // The standby's store is no copy of the server's.
 class Refused : public std::runtime_error {
@@ -51,7 +52,6 @@ void Sender::connect(const Place& place) {
     }
     drop_link();
     std::shared_ptr<Link> link;
-    std::vector<std::byte> standing;
     try {
         link = std::make_shared<Link>(place, tls_ ? &*tls_ : nullptr, settings_.timing);
     } catch (const Broken& broken) {
@@ -61,7 +61,7 @@ void Sender::connect(const Place& place) {
     }
     const std::lock_guard lock(mutex_);
     link_ = link;
-    told_in_sync_ = false;
+    told_in_sync_ = looked_ = false;
     sync_.connected();
     view_.lost_because.clear();
     link->start(
@@ -154,7 +154,8 @@ std::optional<Error> Sender::ended() const {
     if (replaced_) return Error(ErrorKind::server, *replaced_);
     if (away_since_ && Clock::now() - *away_since_ >= settings_.patience) {
         return Error(ErrorKind::server,
-                     "the standby, without which no commit counts, is away for too long (" + view_.lost_because +
+                     "the standby, without which no commit counts, is away for too long (" +
+                         (view_.lost_because.empty() ? "since this server was started" : view_.lost_because) +
                          "); start it again, or give it up with luwu standby release, and run again to resume");
     }
     if (!stopped_) return std::nullopt;
@@ -204,8 +205,14 @@ void Sender::go_on(const store::ChunkStore& store, std::unique_lock<std::mutex>&
     lock.lock();
 }
 
-// Looks at what the standby has. True: it lacks this commit. Throws Refused where its store is no copy of this one.
+// Looks once in a connection at what the standby has. True: it lacks this commit. Throws Refused where its store is no
+// copy of this one.
 bool Sender::look_at_standing(const store::ChunkStore& store, Link& link) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!is_there(link)) return false;
+        if (std::exchange(looked_, true)) return true;
+    }
     const store::CommitRecord& own = store.committed();
     std::optional<Standing> standing;
     try {
@@ -246,7 +253,10 @@ void Sender::copy(const store::ChunkStore& store, Link& link) {
     for (std::uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
         if (!chunks[chunk].trainable && !frozen) continue;
         copy_chunk(store, chunk, link);
-        link.wait_for_room(2 * kCopiesAtOnce);
+        while (!link.wait_for_room(2 * kCopiesAtOnce, kLook)) {
+            const std::lock_guard lock(mutex_);
+            if (ended()) return;
+        }
         const std::lock_guard lock(mutex_);
         if (!is_there(link) || ended()) return;
     }

@@ -85,6 +85,7 @@ class Sender final : public pipeline::Replica {
     std::condition_variable changed_;
     Sync sync_;
     std::shared_ptr<Link> link_;  // stays after its connection has ended, until the next
+    bool looked_ = false;         // at what the standby had when this connection began
     bool told_in_sync_ = false;   // the standby, in this connection
     bool released_ = false;       // the standby knows that it is given up
     bool has_values_ = false;     // the standby has first values

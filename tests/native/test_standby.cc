@@ -176,6 +176,26 @@ TEST_CASE("a standby's store trains on as the server's would") {
     CHECK(equal(stored_contents(other, kFloat), expected_contents(kFloat, 1, 7)));
 }
 
+TEST_CASE("a standby that has missed records while it was connected gets them, and no frozen chunk again") {
+    const Scratch scratch;
+    const Folders own{scratch.folder("own")};
+    const Folders other{scratch.folder("other")};
+    Server server(own, store::OpenMode::create, make_sender());
+    auto standby = make_standby(other, store::OpenMode::create);
+    auto owners = std::make_unique<Owners>(*server.sender, *standby);
+    server.sender->connect({"127.0.0.1", standby->port(), kToken});
+    REQUIRE(server.rig.run_all(1) == 1);
+    const std::uint64_t copied = server.sender->view().bytes_copied;
+    server.sender->give_back();  // what follows is not sent
+    REQUIRE(server.rig.run_all(2) == 1);
+    CHECK(standby->view().step == 2);
+    CHECK(server.sender->view().bytes_copied > copied);
+    CHECK(standby->view().failure.empty());
+    owners.reset();
+    standby.reset();
+    CHECK(equal(stored_contents(other, kFloat), expected_contents(kFloat, 1, 2)));
+}
+
 TEST_CASE("no commit counts without a standby that was in sync") {
     const Scratch scratch;
     const Folders own{scratch.folder("own")};
