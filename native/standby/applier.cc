@@ -25,7 +25,8 @@ std::uint64_t longest_record(const store::Layout& layout) {
 
 }  // namespace
 
-Applier::Applier(store::ChunkStore& store, std::function<void()> done) : store_(store), done_(std::move(done)) {
+Applier::Applier(store::ChunkStore& store, std::function<void()> done)
+    : store_(store), done_(std::move(done)), written_(store.layout().chunks().size()) {
     for (std::size_t i = 0; i < kBuffers; ++i) free_.emplace_back(longest_record(store.layout()));
     thread_ = std::thread([this] { run(); });
 }
@@ -52,9 +53,11 @@ void Applier::give_back(store::AlignedBuffer buffer) {
     free_.push_back(std::move(buffer));
 }
 
-void Applier::add(Arrived record) { queue({std::move(record), {}}); }
+void Applier::add(Arrived record) { queue({std::move(record), {}, {}}); }
 
-void Applier::commit(store::CommitRecord record) { queue({std::nullopt, std::move(record)}); }
+void Applier::commit(store::CommitRecord record, std::vector<std::byte> note) {
+    queue({std::nullopt, std::move(record), std::move(note)});
+}
 
 void Applier::queue(Work work) {
     {
@@ -64,18 +67,21 @@ void Applier::queue(Work work) {
     changed_.notify_all();
 }
 
-std::optional<std::uint64_t> Applier::committed() {
+std::optional<Applied> Applier::committed() {
     const std::lock_guard lock(mutex_);
     if (error_) throw Error(*error_);
     return std::exchange(committed_, std::nullopt);
 }
 
-void Applier::begin_again() {
+std::optional<Applied> Applier::begin_again() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return work_.empty() && !busy_; });
     error_.reset();
-    committed_.reset();
+    forget_records();
+    return std::exchange(committed_, std::nullopt);
 }
+
+void Applier::forget_records() { std::fill(written_.begin(), written_.end(), std::nullopt); }
 
 void Applier::run() {
     pthread_setname_np(pthread_self(), "luwu-applies");
@@ -98,7 +104,7 @@ void Applier::run() {
         busy_ = false;
         if (work.record) free_.push_back(std::move(work.record->memory));
         if (error) error_ = error;
-        if (!failed && !error && !work.record) committed_ = store_.committed().step;
+        if (!failed && !error && !work.record) committed_ = {store_.committed().step, std::move(work.note)};
         lock.unlock();
         changed_.notify_all();
         done_();
@@ -108,8 +114,27 @@ void Applier::run() {
 
 void Applier::apply(Work& work) {
     if (work.record) return write(*work.record);
+    require_records(work.commit);
     store_.commit(std::move(work.commit));
     attempt_ = 0;
+    forget_records();
+}
+
+// A commit without one of its records would name a chunk that this store does not have, and lose the one that it has.
+void Applier::require_records(const store::CommitRecord& commit) const {
+    const auto chunks = store_.layout().chunks();
+    for (std::uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
+        const store::ChunkPlace& place = chunks[chunk];
+        const std::uint64_t count = commit.counts[place.block];
+        const std::uint64_t stands_at = store_.committed().counts[place.block];
+        if (store_.initialised() && count == stands_at) continue;
+        if (written_[chunk] == count && (!store_.initialised() || count > stands_at)) continue;
+        throw Error(ErrorKind::invalid, "the commit of step " + std::to_string(commit.step) +
+                                            " came without the record of block '" +
+                                            store_.layout().shape().blocks[place.block].name + "', chunk " +
+                                            std::to_string(place.chunk) + ", after " + std::to_string(count) +
+                                            " updates: expected it first; connect again to get all of them");
+    }
 }
 
 // The store's own attempts differ from the server's, so the header gets this store's.
@@ -120,7 +145,10 @@ void Applier::write(Arrived& record) {
     store_.prepare_to_fill(place, record.count);
     if (place.trainable) {
         // The server has begun its step again: what this store has of the attempt before is of no use.
-        if (attempt_ != 0 && attempt_ != came.attempt) store_.begin_again();
+        if (attempt_ != 0 && attempt_ != came.attempt) {
+            store_.begin_again();
+            forget_records();
+        }
         attempt_ = came.attempt;
     }
     store::ChunkHeader header = store_.records().make_header(place, record.count);
@@ -131,6 +159,7 @@ void Applier::write(Arrived& record) {
     store::IoRequest request = store_.records().write_record(place, record.count, record.memory.data(), states);
     store::transfer_now(request);
     if (request.error != 0) throw store_.records().failed(request, place, record.count);
+    written_[record.chunk] = record.count;
 }
 
 store::ChunkHeader Applier::checked(const store::ChunkPlace& place, std::uint64_t count,

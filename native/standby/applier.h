@@ -23,6 +23,12 @@ struct Arrived {
     store::AlignedBuffer memory;
 };
 
+// A commit that is durable.
+struct Applied {
+    std::uint64_t step = 0;
+    std::vector<std::byte> note;  // that came with it
+};
+
 class Applier {
   public:
     // `done` is called in the thread after each record or commit, also one that failed.
@@ -35,35 +41,40 @@ class Applier {
     [[nodiscard]] std::optional<store::AlignedBuffer> take_buffer();
     void give_back(store::AlignedBuffer buffer);
     void add(Arrived record);
-    void commit(store::CommitRecord record);  // once all that was added before is written
-    // The step of a commit that is durable: each is told once. Throws the error that a record or a commit has met.
-    [[nodiscard]] std::optional<std::uint64_t> committed();
-    // Returns when nothing is queued, and forgets errors: another connection begins.
-    void begin_again();
+    void commit(store::CommitRecord record, std::vector<std::byte> note);  // once all that was added before is written
+    // Each commit is told once. Throws the error that a record or a commit has met.
+    [[nodiscard]] std::optional<Applied> committed();
+    // Returns when nothing is queued, with a commit that committed() has not told, and forgets errors and records
+    // without a commit: a connection has ended, and the next brings what is missing.
+    [[nodiscard]] std::optional<Applied> begin_again();
 
   private:
     struct Work {
         std::optional<Arrived> record;  // nothing: a commit
         store::CommitRecord commit;
+        std::vector<std::byte> note;
     };
 
     void queue(Work work);
     void run();
     void apply(Work& work);
     void write(Arrived& record);
+    void forget_records();
+    void require_records(const store::CommitRecord& commit) const;
     [[nodiscard]] store::ChunkHeader checked(const store::ChunkPlace& place, std::uint64_t count,
                                              const std::byte* memory) const;
 
     store::ChunkStore& store_;
     std::function<void()> done_;
     std::uint64_t attempt_ = 0;  // of the server: the records since the last commit are of it; 0: there are none
-    std::mutex mutex_;           // guards what is below
+    std::vector<std::optional<std::uint64_t>> written_;  // per chunk, since the last commit: its update count
+    std::mutex mutex_;                                   // guards what is below
     std::condition_variable changed_;
     std::vector<store::AlignedBuffer> free_;
     std::deque<Work> work_;
     bool busy_ = false;
     bool stops_ = false;
-    std::optional<std::uint64_t> committed_;
+    std::optional<Applied> committed_;
     std::optional<Error> error_;
     std::thread thread_;  // last: it uses all of the above
 };

@@ -18,12 +18,12 @@ using fabric::Frame;
 using fabric::FrameKind;
 
 constexpr std::size_t kMostStandingBytes = 64U << 20;
-constexpr int kBeats = 4;  // within the time of silence
 
 bool is_record(FrameKind kind) { return kind == FrameKind::record_parameters || kind == FrameKind::record_states; }
 
-std::vector<std::byte> read_bytes(fabric::Channel& channel, fabric::FrameReader& reader, std::uint64_t bytes) {
-    if (bytes > kMostStandingBytes) throw Dropped(fabric::Drop::oversized);
+std::vector<std::byte> read_bytes(fabric::Channel& channel, fabric::FrameReader& reader, std::uint64_t bytes,
+                                  std::uint64_t most) {
+    if (bytes > most) throw Dropped(fabric::Drop::oversized);
     std::vector<std::byte> payload(bytes);
     while (bytes > 0 && !reader.read_payload(channel, payload)) channel.wait(false);
     return payload;
@@ -53,7 +53,7 @@ Link::Link(const Place& place, const fabric::TlsContext* tls, const fabric::Timi
     fabric::FrameReader reader;
     std::optional<Frame> frame;
     while (!(frame = reader.read_header(channel))) channel.wait(false);
-    standing_ = read_bytes(channel, reader, frame->bytes);
+    standing_ = read_bytes(channel, reader, frame->bytes, kMostStandingBytes);
     if (frame->kind == FrameKind::failure) throw Broken(text_of(standing_));
     if (frame->kind != FrameKind::welcome) throw Dropped(fabric::Drop::malformed);
     channel.limit(Clock::time_point::max());
@@ -146,7 +146,7 @@ void Link::exchange() {
         const auto frame = reader.read_header(*channel_);
         if (frame) {
             heard = Clock::now();
-            if (frame->kind == FrameKind::failure) throw Broken(text_of(read_bytes(*channel_, reader, frame->bytes)));
+            if (frame->kind == FrameKind::failure) take_failure(*frame, reader);
             if (frame->bytes != 0) throw Dropped(fabric::Drop::malformed);
             if (frame->kind != FrameKind::alive) hears_.frame(*frame);
         }
@@ -158,6 +158,11 @@ void Link::exchange() {
         }
         channel_->limit(Clock::time_point::max());
     }
+}
+
+void Link::take_failure(const Frame& frame, fabric::FrameReader& reader) {
+    channel_->limit(Clock::now() + timing_.silence);
+    throw Broken(text_of(read_bytes(*channel_, reader, frame.bytes, fabric::kMostFailureBytes)));
 }
 
 bool Link::start_next(fabric::FrameWriter& writer) {

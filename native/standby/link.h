@@ -17,6 +17,8 @@
 
 namespace luwu::standby {
 
+inline constexpr int kBeats = 4;  // signs of life of each side, within the time of silence
+
 struct Message {
     fabric::Frame frame;
     std::span<const std::byte> payload;  // in place until `sent`
@@ -58,6 +60,7 @@ class Link {
   private:
     void run();
     void exchange();
+    [[noreturn]] void take_failure(const fabric::Frame& frame, fabric::FrameReader& reader);
     [[nodiscard]] bool start_next(fabric::FrameWriter& writer);
     void sent();
     void give_up_all();

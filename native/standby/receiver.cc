@@ -52,7 +52,7 @@ void Receiver::note(bool in_sync) {
     {
         const std::lock_guard lock(mutex_);
         view_.in_sync = in_sync;
-        view_.to_note.reset();
+        if (view_.to_note == in_sync) view_.to_note.reset();  // or the server has said something else since
         noted_ = in_sync;
     }
     bell_.ring();
@@ -102,7 +102,6 @@ void Receiver::serve(fabric::Descriptor socket) {
         return;  // a stranger
     }
     try {
-        applier_.begin_again();
         const std::vector<std::byte> standing = encode_standing(store_);
         channel.limit(Clock::now() + settings_.timing.silence);
         writer.start({FrameKind::welcome, 0, 0, standing.size()}, standing);
@@ -142,13 +141,7 @@ ReceiverSession::Says Receiver::says() {
                     const std::lock_guard lock(mutex_);
                     view_.to_note = in_sync;
                 },
-            .committed =
-                [this](std::uint64_t step, std::vector<std::byte> note) {
-                    const std::lock_guard lock(mutex_);
-                    view_.has_values = true;
-                    view_.step = step;
-                    view_.note = std::move(note);
-                },
+            .committed = [this](Applied commit) { committed(std::move(commit)); },
             .noted =
                 [this] {
                     const std::lock_guard lock(mutex_);
@@ -161,7 +154,16 @@ ReceiverSession::Says Receiver::says() {
                 }};
 }
 
+void Receiver::committed(Applied commit) {
+    const std::lock_guard lock(mutex_);
+    view_.has_values = true;
+    view_.step = commit.step;
+    view_.note = std::move(commit.note);
+}
+
+// What has arrived is applied: the server may be gone, and this store may have its last commit.
 void Receiver::ended(const std::string& why) {
+    if (auto commit = applier_.begin_again()) committed(std::move(*commit));
     const std::lock_guard lock(mutex_);
     view_.connected = false;
     view_.failure = why;

@@ -61,6 +61,7 @@ class Receiver {
     void serve(fabric::Descriptor socket);
     void check_token(fabric::Channel& channel) const;
     [[nodiscard]] ReceiverSession::Says says();
+    void committed(Applied commit);
     void ended(const std::string& why);
 
     ReceiverSettings settings_;

@@ -16,13 +16,16 @@ using fabric::Dropped;
 using fabric::Frame;
 using fabric::FrameKind;
 
-constexpr int kBeats = 4;  // within the time of silence
-
 }  // namespace
 
 ReceiverSession::ReceiverSession(const store::ChunkStore& store, Applier& applier, fabric::Channel& channel,
                                  std::chrono::milliseconds silence, Says says)
     : store_(store), applier_(applier), channel_(channel), silence_(silence), says_(std::move(says)) {}
+
+// The next connection has as many buffers as this one.
+ReceiverSession::~ReceiverSession() {
+    if (buffer_) applier_.give_back(std::move(*buffer_));
+}
 
 void ReceiverSession::serve() {
     auto spoke = Clock::now();
@@ -53,10 +56,10 @@ void ReceiverSession::serve() {
 }
 
 void ReceiverSession::answer() {
-    if (const auto step = applier_.committed()) {
-        if (!commits_) throw Dropped(Drop::malformed);
-        says_.committed(*step, *std::exchange(commits_, std::nullopt));
-        outbox_.push_back({FrameKind::committed, 0, *step, 0});
+    if (auto commit = applier_.committed()) {
+        commits_ = false;
+        outbox_.push_back({FrameKind::committed, 0, commit->step, 0});
+        says_.committed(std::move(*commit));
     }
     if (const auto in_sync = says_.noted()) {
         const FrameKind kind = *in_sync ? FrameKind::in_sync : FrameKind::released;
@@ -109,7 +112,9 @@ void ReceiverSession::expect(const Frame& frame, std::uint64_t least, std::uint6
 
 void ReceiverSession::take(const Frame& frame) {
     if (frame.kind == FrameKind::alive && frame.bytes == 0) return;
-    if (commits_) throw Dropped(Drop::malformed);  // nothing follows a commit before its answer
+    if (frame.kind == FrameKind::released && frame.bytes == 0) return says_.sync(false);
+    // Nothing but these follows a commit before its answer: a person may give the standby up at any time.
+    if (commits_) throw Dropped(Drop::malformed);
     const std::uint64_t slot = store::commit_slot_bytes(store_.layout());
     switch (frame.kind) {
         case FrameKind::record_parameters:
@@ -133,9 +138,8 @@ void ReceiverSession::take(const Frame& frame) {
         case FrameKind::failure:
             return expect(frame, 1, fabric::kMostFailureBytes);
         case FrameKind::in_sync:
-        case FrameKind::released:
             if (frame.bytes != 0) throw Dropped(Drop::malformed);
-            return says_.sync(frame.kind == FrameKind::in_sync);
+            return says_.sync(true);
         default:
             throw Dropped(Drop::malformed);
     }
@@ -155,8 +159,8 @@ void ReceiverSession::take_payload(const Frame& frame) {
         if (decoded.state != store::DecodedCommit::State::valid || !decoded.record.has_values) {
             throw Dropped(Drop::malformed);
         }
-        commits_.emplace(payload_.begin() + slot, payload_.end());
-        applier_.commit(std::move(decoded.record));
+        commits_ = true;
+        applier_.commit(std::move(decoded.record), {payload_.begin() + slot, payload_.end()});
     } else {
         throw Error(ErrorKind::invalid, {reinterpret_cast<const char*>(payload_.data()), payload_.size()});
     }

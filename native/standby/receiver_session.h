@@ -17,14 +17,18 @@ class ReceiverSession {
     // What the server says beside records and commits. Called in the session's thread.
     struct Says {
         std::function<void(std::uint64_t bytes)> record;
-        std::function<void(bool in_sync)> sync;                                          // in_sync or released
-        std::function<void(std::uint64_t step, std::vector<std::byte> note)> committed;  // it is durable here
+        std::function<void(bool in_sync)> sync;  // in_sync or released
+        std::function<void(Applied commit)> committed;
         std::function<std::optional<bool>()> noted;  // what the owner has noted since the last call
         std::function<void()> heard;
     };
 
     ReceiverSession(const store::ChunkStore& store, Applier& applier, fabric::Channel& channel,
                     std::chrono::milliseconds silence, Says says);
+    ~ReceiverSession();
+    ReceiverSession(const ReceiverSession&) = delete;
+    ReceiverSession& operator=(const ReceiverSession&) = delete;
+
     // Serves until the connection ends: returns by an exception alone, Broken or Error.
     void serve();
 
@@ -49,10 +53,10 @@ class ReceiverSession {
     bool writing_ = false;
     std::optional<fabric::Frame> frame_;  // whose payload comes in
     std::span<std::byte> into_;
-    std::vector<std::byte> payload_;                 // of a frame that is no record
-    std::optional<store::AlignedBuffer> buffer_;     // that a record arrives in
-    std::optional<fabric::Frame> parameters_;        // that are there, and whose states are to come
-    std::optional<std::vector<std::byte>> commits_;  // the note of the commit that is under way
+    std::vector<std::byte> payload_;              // of a frame that is no record
+    std::optional<store::AlignedBuffer> buffer_;  // that a record arrives in
+    std::optional<fabric::Frame> parameters_;     // that are there, and whose states are to come
+    bool commits_ = false;                        // a commit is under way
 };
 
 }  // namespace luwu::standby

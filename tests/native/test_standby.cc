@@ -2,15 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <future>
 #include <memory>
-#include <thread>
 
-#include "commit_support.h"
-#include "standby/receiver.h"
-#include "standby/sender.h"
 #include "standby/sync.h"
+#include "standby_support.h"
 
 namespace luwu::test {
 
@@ -19,72 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 using standby::Sync;
 using Next = Sync::Next;
-
-constexpr fabric::Timing kTiming{.hello = 5000ms,
-                                 .silence = 10000ms,
-                                 .reconnect = 0ms,
-                                 .backoff = 10ms,
-                                 .longest_backoff = 100ms,
-                                 .farewell = 1000ms};
-constexpr fabric::Token kToken{std::byte{7}};
-
-std::unique_ptr<standby::Receiver> make_standby(const Folders& folders, store::OpenMode mode, bool in_sync = false) {
-    auto receiver = std::make_unique<standby::Receiver>(standby::ReceiverSettings{
-        .folders = folders,
-        .uuid = kUuid,
-        .mode = mode,
-        .shape = small_shape(kFloat),
-        .address = "127.0.0.1",
-        .port = 0,
-        .timing = kTiming,
-        .tls = {},
-        .in_sync = in_sync,
-    });
-    receiver->expect(kToken);
-    return receiver;
-}
-
-std::shared_ptr<standby::Sender> make_sender(bool required = false, std::chrono::milliseconds patience = 1h) {
-    return std::make_shared<standby::Sender>(
-        standby::SenderSettings{.timing = kTiming, .tls = {}, .required = required, .patience = patience});
-}
-
-// A server with a replica.
-struct Server {
-    Server(const Folders& folders, store::OpenMode mode, std::shared_ptr<standby::Sender> sender_,
-           std::uint64_t memory = kPlenty)
-        : sender(std::move(sender_)),
-          rig(folders, kFloat, 1, memory, mode, store::make_io_engine, false, kernels::adamw, 2, {}, {},
-              [this](pipeline::PipelineSettings& settings) { settings.replica = sender; }) {
-        if (mode == store::OpenMode::create) rig.initialise();
-    }
-
-    std::shared_ptr<standby::Sender> sender;
-    Rig rig;
-};
-
-// Plays the two owners: notes at once what they are asked to note.
-class Owners {
-  public:
-    Owners(standby::Sender& sender, standby::Receiver& receiver)
-        : thread_([this, &sender, &receiver] {
-              while (!stops_) {
-                  if (sender.view().asks_to_require) static_cast<void>(sender.require());
-                  if (const auto in_sync = receiver.view().to_note) receiver.note(*in_sync);
-                  std::this_thread::sleep_for(1ms);
-              }
-          }) {}
-    ~Owners() {
-        stops_ = true;
-        thread_.join();
-    }
-    Owners(const Owners&) = delete;
-    Owners& operator=(const Owners&) = delete;
-
-  private:
-    std::atomic<bool> stops_{false};
-    std::thread thread_;
-};
 
 }  // namespace
 
@@ -138,7 +68,7 @@ TEST_CASE("a standby has each commit") {
     const Folders own{scratch.folder("own")};
     const Folders other{scratch.folder("other-0"), scratch.folder("other-1")};  // it may have other folders
     const std::uint64_t memory = variants({kPlenty, Rig::minimum_bytes(kFloat, 1)}).back();
-    Server server(own, store::OpenMode::create, make_sender(), memory);
+    ReplicatedServer server(own, store::OpenMode::create, make_sender(), memory);
     auto standby = make_standby(other, store::OpenMode::create);
     REQUIRE(server.rig.run_all(1) == 1);  // before it is there
     auto owners = std::make_unique<Owners>(*server.sender, *standby);
@@ -163,7 +93,7 @@ TEST_CASE("a standby's store trains on as the server's would") {
     const Folders own{scratch.folder("own")};
     const Folders other{scratch.folder("other")};
     {
-        Server server(own, store::OpenMode::create, make_sender());
+        ReplicatedServer server(own, store::OpenMode::create, make_sender());
         auto standby = make_standby(other, store::OpenMode::create);
         const Owners owners(*server.sender, *standby);
         server.sender->connect({"127.0.0.1", standby->port(), kToken});
@@ -180,7 +110,7 @@ TEST_CASE("a standby that has missed records while it was connected gets them, a
     const Scratch scratch;
     const Folders own{scratch.folder("own")};
     const Folders other{scratch.folder("other")};
-    Server server(own, store::OpenMode::create, make_sender());
+    ReplicatedServer server(own, store::OpenMode::create, make_sender());
     auto standby = make_standby(other, store::OpenMode::create);
     auto owners = std::make_unique<Owners>(*server.sender, *standby);
     server.sender->connect({"127.0.0.1", standby->port(), kToken});
@@ -200,7 +130,7 @@ TEST_CASE("no commit counts without a standby that was in sync") {
     const Scratch scratch;
     const Folders own{scratch.folder("own")};
     const Folders other{scratch.folder("other")};
-    Server server(own, store::OpenMode::create, make_sender());
+    ReplicatedServer server(own, store::OpenMode::create, make_sender());
     auto standby = make_standby(other, store::OpenMode::create);
     auto owners = std::make_unique<Owners>(*server.sender, *standby);
     server.sender->connect({"127.0.0.1", standby->port(), kToken});
@@ -242,7 +172,7 @@ TEST_CASE("a commit does not wait for ever for a standby that is away") {
     const Scratch scratch;
     const Folders own{scratch.folder("own")};
     train(own, 1, 1, store::OpenMode::create);
-    Server server(own, store::OpenMode::open, make_sender(true, 10ms));
+    ReplicatedServer server(own, store::OpenMode::open, make_sender(true, 10ms));
     CHECK(server.rig.run_all(2) == -1);
     const auto failure = server.rig.pipeline().failure();
     REQUIRE(failure);
@@ -255,12 +185,12 @@ TEST_CASE("a server that was started again waits for its standby, which has the 
     const Folders other{scratch.folder("other")};
     auto standby = make_standby(other, store::OpenMode::create);
     {
-        Server server(own, store::OpenMode::create, make_sender());
+        ReplicatedServer server(own, store::OpenMode::create, make_sender());
         const Owners owners(*server.sender, *standby);
         server.sender->connect({"127.0.0.1", standby->port(), kToken});
         REQUIRE(server.rig.run_all(1) == 1);
     }
-    Server again(own, store::OpenMode::open, make_sender(true));
+    ReplicatedServer again(own, store::OpenMode::open, make_sender(true));
     wait_until([&] { return !standby->view().connected; });
     standby->expect(kToken);
     auto owners = std::make_unique<Owners>(*again.sender, *standby);
@@ -277,7 +207,7 @@ TEST_CASE("a standby takes nothing from strangers, and nothing of another histor
     const Folders own{scratch.folder("own")};
     const Folders other{scratch.folder("other")};
     train(other, 1, 5, store::OpenMode::create);  // ahead of the server's
-    Server server(own, store::OpenMode::create, make_sender());
+    ReplicatedServer server(own, store::OpenMode::create, make_sender());
     auto standby = make_standby(other, store::OpenMode::open);
     const fabric::Token wrong{std::byte{8}};
     CHECK(kind_of([&] { server.sender->connect({"127.0.0.1", standby->port(), wrong}); }) == ErrorKind::server);
