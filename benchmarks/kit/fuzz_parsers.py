@@ -65,6 +65,12 @@ NATIVE: Mapping[str, Parser] = {
         ),
     },
     "address": {"native/fabric/core/address.cc": None},
+    "standby": {"native/standby/receiver_session.cc": None, "native/standby/applier.cc": ("apply", "write", "checked")},
+    "standby_link": {
+        "native/standby/link.cc": None,
+        "native/standby/sender.cc": ("connect", "take", "lost", "look_at_standing", "is_behind", "refuse"),
+        "native/standby/standing.cc": ("decode_standing", "same_counts"),
+    },
 }  # fmt: skip
 
 PYTHON: Mapping[str, Parser] = {
@@ -80,6 +86,12 @@ PYTHON: Mapping[str, Parser] = {
     "origin": {
         "src/luwu/store/origin.py": ("read_origin", "_digits"),
         "src/luwu/core/json_fields.py": ("table",),
+    },
+    "standby_record": {
+        "src/luwu/store/standby_record.py": (
+            "read_standby", "require_own", "require_alone", "has_taken_over_from", "write_standby",
+        ),
+        "src/luwu/core/json_fields.py": ("flag",),
     },
     "journal": {"src/luwu/store/outputs.py": ("__init__", "finished", "notes", "_is_journal", "_differences")},
     "safetensors_file": {"src/luwu/store/safetensors_file.py": None},
