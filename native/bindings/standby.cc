@@ -26,9 +26,10 @@ namespace {
 double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 std::shared_ptr<standby::Sender> make_sender(const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
-                                             bool required, double patience_seconds) {
+                                             bool required, double answer_seconds, double patience_seconds) {
     return std::make_shared<standby::Sender>(
         standby::SenderSettings{.timing = timing,
+                                .answer = milliseconds("answer_seconds", answer_seconds),
                                 .tls = make_tls(tls),
                                 .required = required,
                                 .patience = milliseconds("patience_seconds", patience_seconds)});
@@ -54,7 +55,7 @@ nb::dict view_of(const standby::Receiver& receiver) {
     result["connected"] = view.connected;
     result["alone_seconds"] = seconds(view.alone_for);
     result["in_sync"] = view.in_sync;
-    result["to_note"] = view.to_note ? nb::cast(*view.to_note) : nb::none();
+    result["to_note"] = view.to_note ? nb::cast(nb::make_tuple(*view.to_note, view.word)) : nb::none();
     result["has_values"] = view.has_values;
     result["step"] = view.step;
     result["bytes_received"] = view.bytes_received;
@@ -68,7 +69,7 @@ void bind_sender(nb::module_& module) {
     nb::class_<Self>(module, "StandbySender",
                      "A server's way to its standby, a second store that has each commit before it counts.")
         .def(
-            nb::new_(&make_sender), "timing"_a, "tls"_a, "required"_a, "patience_seconds"_a,
+            nb::new_(&make_sender), "timing"_a, "tls"_a, "required"_a, "answer_seconds"_a, "patience_seconds"_a,
             "required: a standby was in sync when the server ended, so no commit counts without one. patience_seconds: "
             "the longest time that a commit waits for a standby that is away.")
         .def(
@@ -92,7 +93,8 @@ void bind_sender(nb::module_& module) {
         .def("release", &Self::release, "anyway"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Gives the standby up, so that commits count without it. True: it knows; False: it was not reached, and "
              "nothing is changed, unless anyway.")
-        .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(), "Ends the connection to the standby.")
+        .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(),
+             "Ends all waits, from now on, and the connection to the standby.")
         .def("replace", &Self::replace, "why"_a, "The standby has taken over: every commit fails with this message.")
         .def(
             "view", [](const Self& self) { return view_of(self); },
@@ -129,10 +131,12 @@ void bind_receiver(nb::module_& module) {
         .def(
             "expect", [](Self& self, const nb::bytes& bytes) { self.expect(make_token(bytes)); }, "token"_a,
             "The 32 bytes that the server brings.")
-        .def("note", &Self::note, "in_sync"_a, "The owner has noted whether the server counts on this store.")
+        .def("note", &Self::note, "in_sync"_a, "word"_a,
+             "The owner has noted whether the server counts on this store, and what word of the server that answers.")
         .def(
             "view", [](const Self& self) { return view_of(self); },
-            "connected, alone_seconds (since the server was heard), in_sync, to_note (note() is to be called with it; "
+            "connected, alone_seconds (since the server was heard), in_sync, to_note (note() is to be called with "
+            "these two; "
             "None: nothing is), has_values, step, bytes_received, note (of the last commit), failure.");
 }
 

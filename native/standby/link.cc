@@ -35,8 +35,10 @@ std::string text_of(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-Link::Link(const Place& place, const fabric::TlsContext* tls, const fabric::Timing& timing) : timing_(timing) {
-    const auto deadline = Clock::now() + timing.hello;
+Link::Link(const Place& place, const fabric::TlsContext* tls, const fabric::Timing& timing,
+           std::chrono::milliseconds at_most)
+    : timing_(timing) {
+    const auto deadline = Clock::now() + at_most;
     fabric::Descriptor socket = fabric::connect_to(place.address, place.port, bell_, deadline);
     fabric::tune(socket, timing);
     fabric::Channel& channel = channel_.emplace(std::move(socket), bell_, tls, place.address);

@@ -39,8 +39,9 @@ class Link {
         std::function<void(const std::string&)> ended;    // once, before what is left is given up
     };
 
-    // Connects, says hello, and receives what the standby has. Throws Broken.
-    Link(const Place& place, const fabric::TlsContext* tls, const fabric::Timing& timing);
+    // Connects, says hello, and receives what the standby has, within a time. Throws Broken.
+    Link(const Place& place, const fabric::TlsContext* tls, const fabric::Timing& timing,
+         std::chrono::milliseconds at_most);
     ~Link();
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;

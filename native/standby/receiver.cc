@@ -18,6 +18,7 @@ using fabric::Dropped;
 using fabric::FrameKind;
 
 constexpr std::size_t kMostSilent = 16;
+constexpr std::size_t kMostGreeting = 16;  // each costs a thread, for the time of a hello
 
 }  // namespace
 
@@ -28,7 +29,11 @@ Receiver::Receiver(ReceiverSettings settings)
       lobby_(fabric::listen_at(settings_.address, settings_.port), kMostSilent, settings_.tls ? 1 : fabric::kHelloBytes,
              settings_.timing.hello, settings_.timing.backoff),
       port_(fabric::bound_port(lobby_.listener())),
-      applier_(store_, [this] { bell_.ring(); }) {
+      crowd_(kMostGreeting),
+      applier_(store_, [this] {
+          const std::lock_guard lock(mutex_);
+          if (served_) served_->bell.ring();
+      }) {
     if (settings_.tls) tls_.emplace(*settings_.tls, fabric::TlsContext::Side::server);
     store_.make_room();
     view_.in_sync = settings_.in_sync;
@@ -39,6 +44,10 @@ Receiver::Receiver(ReceiverSettings settings)
 
 Receiver::~Receiver() {
     closing_ = true;
+    {
+        const std::lock_guard lock(mutex_);
+        if (served_) served_->channel.abort();
+    }
     bell_.stop();
     thread_.join();
 }
@@ -48,14 +57,14 @@ void Receiver::expect(const fabric::Token& token) {
     token_ = token;
 }
 
-void Receiver::note(bool in_sync) {
+void Receiver::note(bool in_sync, std::uint64_t word) {
     {
         const std::lock_guard lock(mutex_);
         view_.in_sync = in_sync;
-        if (view_.to_note == in_sync) view_.to_note.reset();  // or the server has said something else since
-        noted_ = in_sync;
+        if (view_.word == word) view_.to_note.reset();  // or the server has said something else since
+        noted_ = word;
+        if (served_) served_->bell.ring();
     }
-    bell_.ring();
 }
 
 ReceiverView Receiver::view() const {
@@ -70,14 +79,81 @@ void Receiver::accept() {
     fabric::block_sigpipe();
     while (!closing_) {
         try {
-            for (fabric::Lobby::Guest& guest : lobby_.look(Clock::now())) serve(std::move(guest.socket));
-            fabric::wait_for(lobby_.descriptor(), POLLIN, bell_, lobby_.deadline());
+            prepare_standing();
+            look_into_lobby();
+            end_greetings(false);
+            if (const auto connection = next_admitted()) {
+                serve(connection);
+            } else {
+                fabric::wait_for(lobby_.descriptor(), POLLIN, bell_, lobby_.deadline());
+            }
         } catch (const Broken&) {  // time to look into the lobby, or to end
         }
     }
+    end_greetings(true);
 }
 
-// Throws Broken where the other side does not bring the token.
+void Receiver::prepare_standing() {
+    if (standing_) return;
+    try {
+        standing_ = encode_standing(store_);
+    } catch (const Error&) {  // whoever connects is told
+    }
+}
+
+void Receiver::look_into_lobby() {
+    for (fabric::Lobby::Guest& guest : lobby_.look(Clock::now())) greet(std::move(guest));
+}
+
+void Receiver::greet(fabric::Lobby::Guest guest) {
+    fabric::tune(guest.socket, settings_.timing);
+    Greeting& greeting = greetings_.emplace_back();
+    greeting.number = next_number_++;
+    greeting.connection = std::make_shared<Connection>(std::move(guest.socket), tls_ ? &*tls_ : nullptr);
+    if (const auto goes = crowd_.enter(greeting.number, guest.origin)) {
+        for (Greeting& each : greetings_) {
+            if (each.number == *goes) each.connection->channel.abort();
+        }
+    }
+    greeting.thread = std::thread([this, &greeting] { greeted(greeting); });
+}
+
+void Receiver::greeted(Greeting& greeting) {
+    fabric::block_sigpipe();
+    fabric::Channel& channel = greeting.connection->channel;
+    try {
+        channel.limit(Clock::now() + settings_.timing.hello);
+        check_token(channel);
+        const std::lock_guard lock(mutex_);
+        admitted_.push_back(greeting.connection);
+    } catch (const Broken&) {  // a stranger
+    }
+    greeting.ended = true;
+    bell_.ring();
+}
+
+// Those that are over, or all of them.
+void Receiver::end_greetings(bool all) {
+    for (auto greeting = greetings_.begin(); greeting != greetings_.end();) {
+        if (all) greeting->connection->channel.abort();
+        if (!all && !greeting->ended) {
+            ++greeting;
+            continue;
+        }
+        greeting->thread.join();
+        crowd_.leave(greeting->number);
+        greeting = greetings_.erase(greeting);
+    }
+}
+
+std::shared_ptr<Receiver::Connection> Receiver::next_admitted() {
+    const std::lock_guard lock(mutex_);
+    if (admitted_.empty()) return nullptr;
+    served_ = std::move(admitted_.front());
+    admitted_.pop_front();
+    return served_;
+}
+
 void Receiver::check_token(fabric::Channel& channel) const {
     channel.handshake();
     std::array<std::byte, fabric::kHelloBytes> bytes{};
@@ -91,18 +167,12 @@ void Receiver::check_token(fabric::Channel& channel) const {
     if (!token_ || !fabric::equal(*token_, hello.token)) throw Dropped(Drop::token);
 }
 
-void Receiver::serve(fabric::Descriptor socket) {
-    fabric::tune(socket, settings_.timing);
-    fabric::Channel channel(std::move(socket), bell_, tls_ ? &*tls_ : nullptr, "");
+void Receiver::serve(const std::shared_ptr<Connection>& connection) {
+    fabric::Channel& channel = connection->channel;
     fabric::FrameWriter writer;
     try {
-        channel.limit(Clock::now() + settings_.timing.hello);
-        check_token(channel);
-    } catch (const Broken&) {
-        return;  // a stranger
-    }
-    try {
-        const std::vector<std::byte> standing = encode_standing(store_);
+        if (!standing_) standing_ = encode_standing(store_);
+        const std::vector<std::byte> standing = *std::exchange(standing_, std::nullopt);
         channel.limit(Clock::now() + settings_.timing.silence);
         writer.start({FrameKind::welcome, 0, 0, standing.size()}, standing);
         writer.write(channel);
@@ -128,6 +198,8 @@ void Receiver::serve(fabric::Descriptor socket) {
         } catch (const Broken&) {  // it is gone
         }
     }
+    const std::lock_guard lock(mutex_);
+    served_.reset();
 }
 
 ReceiverSession::Says Receiver::says() {
@@ -137,9 +209,10 @@ ReceiverSession::Says Receiver::says() {
                     view_.bytes_received += bytes;
                 },
             .sync =
-                [this](bool in_sync) {
+                [this](bool in_sync, std::uint64_t word) {
                     const std::lock_guard lock(mutex_);
                     view_.to_note = in_sync;
+                    view_.word = word;
                 },
             .committed = [this](Applied commit) { committed(std::move(commit)); },
             .noted =

@@ -61,10 +61,7 @@ void ReceiverSession::answer() {
         outbox_.push_back({FrameKind::committed, 0, commit->step, 0});
         says_.committed(std::move(*commit));
     }
-    if (const auto in_sync = says_.noted()) {
-        const FrameKind kind = *in_sync ? FrameKind::in_sync : FrameKind::released;
-        outbox_.push_back({FrameKind::noted, static_cast<std::uint32_t>(kind), 0, 0});
-    }
+    if (const auto word = says_.noted()) outbox_.push_back({FrameKind::noted, 0, *word, 0});
 }
 
 bool ReceiverSession::has_room() {
@@ -112,7 +109,8 @@ void ReceiverSession::expect(const Frame& frame, std::uint64_t least, std::uint6
 
 void ReceiverSession::take(const Frame& frame) {
     if (frame.kind == FrameKind::alive && frame.bytes == 0) return;
-    if (frame.kind == FrameKind::released && frame.bytes == 0) return says_.sync(false);
+    const bool in_sync = frame.kind == FrameKind::in_sync;
+    if ((in_sync || frame.kind == FrameKind::released) && frame.bytes == 0) return says_.sync(in_sync, frame.sequence);
     // Nothing but these follows a commit before its answer: a person may give the standby up at any time.
     if (commits_) throw Dropped(Drop::malformed);
     const std::uint64_t slot = store::commit_slot_bytes(store_.layout());
@@ -137,9 +135,6 @@ void ReceiverSession::take(const Frame& frame) {
             return expect(frame, slot, slot + kMostNoteBytes);
         case FrameKind::failure:
             return expect(frame, 1, fabric::kMostFailureBytes);
-        case FrameKind::in_sync:
-            if (frame.bytes != 0) throw Dropped(Drop::malformed);
-            return says_.sync(true);
         default:
             throw Dropped(Drop::malformed);
     }

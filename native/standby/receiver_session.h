@@ -17,9 +17,9 @@ class ReceiverSession {
     // What the server says beside records and commits. Called in the session's thread.
     struct Says {
         std::function<void(std::uint64_t bytes)> record;
-        std::function<void(bool in_sync)> sync;  // in_sync or released
+        std::function<void(bool in_sync, std::uint64_t word)> sync;  // in_sync or released
         std::function<void(Applied commit)> committed;
-        std::function<std::optional<bool>()> noted;  // what the owner has noted since the last call
+        std::function<std::optional<std::uint64_t>()> noted;  // the word that the owner has noted since the last call
         std::function<void()> heard;
     };
 

@@ -19,6 +19,7 @@ using fabric::Frame;
 using fabric::FrameKind;
 
 constexpr std::size_t kCopiesAtOnce = 8;         // chunks in memory while the standby gets what it has missed
+constexpr std::chrono::seconds kLongestWait{1};  // before the progress is looked at
 constexpr std::chrono::milliseconds kLook{100};  // a copy that is stuck ends this soon where nobody waits for it
 
 // The standby's store is no copy of the server's.
@@ -46,6 +47,7 @@ void Sender::connect(const Place& place) {
     {
         const std::lock_guard lock(mutex_);
         if (replaced_) throw Error(ErrorKind::server, *replaced_);
+        if (closed_) throw Error(ErrorKind::server, "the server is closing");
         if (sync_.is_connected()) {
             throw Error(ErrorKind::order, "a standby is attached already: expected none; stop that one first");
         }
@@ -53,7 +55,7 @@ void Sender::connect(const Place& place) {
     drop_link();
     std::shared_ptr<Link> link;
     try {
-        link = std::make_shared<Link>(place, tls_ ? &*tls_ : nullptr, settings_.timing);
+        link = std::make_shared<Link>(place, tls_ ? &*tls_ : nullptr, settings_.timing, settings_.answer);
     } catch (const Broken& broken) {
         throw Error(ErrorKind::server, "the standby at " + fabric::name_of(place.address, place.port) +
                                            " was not reached (" + broken.what() +
@@ -61,22 +63,25 @@ void Sender::connect(const Place& place) {
     }
     const std::lock_guard lock(mutex_);
     link_ = link;
-    told_in_sync_ = looked_ = false;
+    told_ = looked_ = false;
     sync_.connected();
-    view_.lost_because.clear();
     link->start(
         {.frame = [this](const Frame& frame) { take(frame); }, .ended = [this](const std::string& why) { lost(why); }});
     changed_.notify_all();
 }
 
+// It stays the present one until its thread has ended, so that give_back() waits for what that thread still does.
 void Sender::drop_link() {
     std::shared_ptr<Link> link;
     {
         const std::lock_guard lock(mutex_);
-        link = std::move(link_);
-        if (link) sent_before_ += link->record_bytes();
+        link = link_;
     }
-    if (link) link->stop();
+    if (!link) return;
+    link->stop();
+    const std::lock_guard lock(mutex_);
+    sent_before_ += link->record_bytes();
+    link_.reset();
 }
 
 void Sender::take(const Frame& frame) {
@@ -87,7 +92,8 @@ void Sender::take(const Frame& frame) {
         view_.step = frame.sequence;
         has_values_ = true;
     } else if (frame.kind == FrameKind::noted) {
-        released_ = released_ || frame.block == static_cast<std::uint32_t>(FrameKind::released);
+        noted_ = frame.sequence;
+        if (noted_ == words_ && told_) sync_.knows();
     } else {
         throw fabric::Dropped(fabric::Drop::malformed);
     }
@@ -97,7 +103,7 @@ void Sender::take(const Frame& frame) {
 void Sender::lost(const std::string& why) {
     const std::lock_guard lock(mutex_);
     sync_.lost();
-    view_.lost_because = why;
+    if (!closed_) view_.lost_because = why;
     awaited_.reset();
     changed_.notify_all();
 }
@@ -110,13 +116,10 @@ void Sender::start() {
 }
 
 void Sender::send(std::unique_ptr<pipeline::IoTask> task, Then then) {
-    std::shared_ptr<Link> link;
-    {
-        const std::lock_guard lock(mutex_);
-        if (gave_back_) sync_.passed_by();
-        if (sync_.sends()) link = link_;
-    }
-    if (!link) return then(std::move(task));
+    // With the lock: after give_back() nothing is posted.
+    const std::lock_guard lock(mutex_);
+    if (gave_back_) sync_.passed_by();
+    if (!sync_.sends()) return then(std::move(task));
     const auto frame = [&](FrameKind kind, const iovec& memory) {
         return Frame{kind, task->chunk, task->count, memory.iov_len};
     };
@@ -126,10 +129,10 @@ void Sender::send(std::unique_ptr<pipeline::IoTask> task, Then then) {
     const iovec parameters = task->request.parts[0];
     const iovec states = task->request.parts[1];
     const Frame second = frame(FrameKind::record_states, states);
-    link->post({frame(FrameKind::record_parameters, parameters), bytes(parameters), [] {}});
+    link_->post({frame(FrameKind::record_parameters, parameters), bytes(parameters), [] {}});
     // A std::function wants a copy of what it holds; the pointer is taken out once.
     auto held = std::make_shared<std::unique_ptr<pipeline::IoTask>>(std::move(task));
-    link->post({second, bytes(states), [held, then = std::move(then)] { then(std::move(*held)); }});
+    link_->post({second, bytes(states), [held, then = std::move(then)] { then(std::move(*held)); }});
 }
 
 void Sender::give_back() {
@@ -152,13 +155,13 @@ void Sender::stop_waiting() {
 
 std::optional<Error> Sender::ended() const {
     if (replaced_) return Error(ErrorKind::server, *replaced_);
-    if (away_since_ && Clock::now() - *away_since_ >= settings_.patience) {
+    if (unanswered_ >= settings_.patience) {
         return Error(ErrorKind::server,
-                     "the standby, without which no commit counts, is away for too long (" +
-                         (view_.lost_because.empty() ? "since this server was started" : view_.lost_because) +
+                     "the standby, without which no commit counts, has not answered for too long (" +
+                         (view_.lost_because.empty() ? "it was not there" : view_.lost_because) +
                          "); start it again, or give it up with luwu standby release, and run again to resume");
     }
-    if (!stopped_) return std::nullopt;
+    if (!stopped_ && !closed_) return std::nullopt;
     return Error(ErrorKind::server,
                  "the standby does not have the last step, and this server was stopped: start both again, and the step "
                  "counts once the standby has it");
@@ -173,13 +176,10 @@ void Sender::commit(const store::ChunkStore& store) {
         if (!error) go_on(store, lock);
     }
     waits_since_.reset();
-    away_since_.reset();
+    unanswered_ = {};
     view_.asks_to_require = false;
     if (error) throw Error(*error);
-    if (sync_.is_connected() && !told_in_sync_) {
-        told_in_sync_ = true;
-        link_->post({{FrameKind::in_sync, 0, 0, 0}, {}, [] {}});
-    }
+    view_.lost_because.clear();
 }
 
 // Does what is next, and returns when something has changed.
@@ -187,14 +187,10 @@ void Sender::go_on(const store::ChunkStore& store, std::unique_lock<std::mutex>&
     const Sync::Next next = sync_.next();
     if (!waits_since_) waits_since_ = Clock::now();
     view_.asks_to_require = next == Sync::Next::require;
-    if (next != Sync::Next::wait) away_since_.reset();
     if (next == Sync::Next::commit) return send_commit(store, lock);
     if (next == Sync::Next::require) return changed_.wait(lock);
-    if (next == Sync::Next::wait) {
-        if (!away_since_) away_since_ = Clock::now();
-        changed_.wait_until(lock, *away_since_ + settings_.patience);
-        return;
-    }
+    if (next == Sync::Next::tell && !std::exchange(told_, true)) say(true);
+    if (next != Sync::Next::copy) return wait_for_answer(lock);
     const std::shared_ptr<Link> link = link_;
     lock.unlock();
     try {
@@ -203,6 +199,22 @@ void Sender::go_on(const store::ChunkStore& store, std::unique_lock<std::mutex>&
         refuse(*link, refused.what());
     }
     lock.lock();
+}
+
+// Waits for a change. The time counts against the patience unless records go out, and over all connections: a standby
+// may come and go.
+void Sender::wait_for_answer(std::unique_lock<std::mutex>& lock) {
+    const auto began = Clock::now();
+    const std::shared_ptr<Link> link = link_;
+    const std::uint64_t before = link ? link->record_bytes() : 0;
+    changed_.wait_for(lock, std::min<Clock::duration>(kLongestWait, settings_.patience - unanswered_));
+    if (link && link->record_bytes() != before) return;
+    unanswered_ += Clock::now() - began;
+}
+
+std::uint64_t Sender::say(bool in_sync) {
+    link_->post({{in_sync ? FrameKind::in_sync : FrameKind::released, 0, ++words_, 0}, {}, [] {}});
+    return words_;
 }
 
 // Looks once in a connection at what the standby has. True: it lacks this commit. Throws Refused where its store is no
@@ -222,9 +234,13 @@ bool Sender::look_at_standing(const store::ChunkStore& store, Link& link) {
     }
     const bool equal = standing && same_counts(standing->record, own) && standing->digest == digest_of(store);
     if (standing && !equal && !is_behind(standing->record, own)) {
-        throw Refused("the standby's store stands at step " + std::to_string(standing->record.step) + ", and that of " +
-                      store.folders()[0] + " at step " + std::to_string(own.step) +
-                      " of another history; give the standby an empty folder");
+        const std::string stands = "the standby's store stands at step " + std::to_string(standing->record.step) +
+                                   ", and that of " + store.folders()[0] + " at step " + std::to_string(own.step);
+        if (!is_behind(own, standing->record))
+            throw Refused(stands + " of another history; give the standby an empty folder");
+        throw Refused(stands +
+                      ", as one does that was taken back, by a snapshot or a copy: have the standby take over "
+                      "to keep its steps, or give it an empty folder to lose them");
     }
     const std::lock_guard lock(mutex_);
     if (!is_there(link)) return false;
@@ -240,7 +256,7 @@ void Sender::refuse(Link& link, const std::string& why) {
     const auto kind = static_cast<std::uint32_t>(ErrorKind::invalid);
     link.post({{FrameKind::failure, kind, 0, text->size()}, std::as_bytes(std::span(*text)), [text] {}});
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !is_there(link) || ended(); });
+    while (is_there(link) && !ended()) wait_for_answer(lock);
 }
 
 void Sender::copy(const store::ChunkStore& store, Link& link) {
@@ -290,7 +306,7 @@ void Sender::send_commit(const store::ChunkStore& store, std::unique_lock<std::m
     payload->insert(payload->end(), note_.begin(), note_.end());
     awaited_ = store.committed().step;
     link_->post({{FrameKind::commit, 0, *awaited_, payload->size()}, *payload, [payload] {}});
-    changed_.wait(lock, [this] { return !awaited_ || ended(); });
+    while (awaited_ && !ended()) wait_for_answer(lock);
 }
 
 // ---- what the owner calls -------------------------------------------------------------------------------------------
@@ -306,7 +322,7 @@ void Sender::set_note(std::vector<std::byte> note) {
 
 bool Sender::require() {
     const std::lock_guard lock(mutex_);
-    if (!view_.asks_to_require) return false;
+    if (!view_.asks_to_require || !sync_.is_connected()) return false;
     sync_.required();
     changed_.notify_all();
     return true;
@@ -315,14 +331,20 @@ bool Sender::require() {
 bool Sender::release(bool anyway) {
     const std::lock_guard turn(dialing_);
     std::unique_lock lock(mutex_);
-    released_ = false;
+    bool knows = false;
     if (sync_.is_connected()) {
-        link_->post({{FrameKind::released, 0, 0, 0}, {}, [] {}});
-        changed_.wait_for(lock, settings_.timing.hello, [this] { return released_ || !sync_.is_connected(); });
+        const std::uint64_t word = say(false);
+        changed_.wait_for(lock, settings_.answer, [&] { return noted_ >= word || !sync_.is_connected(); });
+        knows = noted_ >= word;
+        // It may read the word later: then it must read this one after it.
+        if (!knows && !anyway && sync_.is_connected() && sync_.is_required()) {
+            sync_.doubted();
+            say(true);
+        }
     }
-    const bool knows = released_;
     if (!knows && !anyway) return false;
     sync_.released();
+    view_.asks_to_require = false;
     changed_.notify_all();
     lock.unlock();
     drop_link();
@@ -336,6 +358,11 @@ void Sender::replace(const std::string& why) {
 }
 
 void Sender::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        closed_ = true;
+        changed_.notify_all();
+    }
     const std::lock_guard turn(dialing_);
     drop_link();
 }

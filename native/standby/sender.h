@@ -18,9 +18,11 @@ namespace luwu::standby {
 
 struct SenderSettings {
     fabric::Timing timing;
+    std::chrono::milliseconds
+        answer;  // the longest time that a standby takes to connect, or to note that it is given up
     std::optional<fabric::TlsSettings> tls;
     bool required = false;               // a standby was in sync when the server ended
-    std::chrono::milliseconds patience;  // the longest time that a commit waits for a standby that is away
+    std::chrono::milliseconds patience;  // the longest time that a commit waits for a standby that does not answer
 };
 
 struct SenderView {
@@ -54,7 +56,8 @@ class Sender final : public pipeline::Replica {
     [[nodiscard]] bool release(bool anyway);
     // The standby has taken over: every commit() throws from now on.
     void replace(const std::string& why);
-    void close();  // ends the connection; call when nothing uses this any more
+    // Ends all waits, from now on, and the connection: what is not at the standby will not get there.
+    void close();
     [[nodiscard]] SenderView view() const;
 
     void start() override;
@@ -66,7 +69,9 @@ class Sender final : public pipeline::Replica {
   private:
     void take(const fabric::Frame& frame);
     void lost(const std::string& why);
-    void drop_link();  // ends the connection, and waits for its thread
+    void drop_link();                 // ends the connection, and waits for its thread
+    std::uint64_t say(bool in_sync);  // with the lock; the number of this word
+    void wait_for_answer(std::unique_lock<std::mutex>& lock);
     // With the lock: true while this connection is the present one.
     [[nodiscard]] bool is_there(const Link& link) const { return sync_.is_connected() && link_.get() == &link; }
 
@@ -86,14 +91,16 @@ class Sender final : public pipeline::Replica {
     Sync sync_;
     std::shared_ptr<Link> link_;  // stays after its connection has ended, until the next
     bool looked_ = false;         // at what the standby had when this connection began
-    bool told_in_sync_ = false;   // the standby, in this connection
-    bool released_ = false;       // the standby knows that it is given up
+    bool told_ = false;           // the standby, in this connection, that no commit counts without it
+    std::uint64_t words_ = 0;     // told to the standby: in_sync and released, numbered from 1
+    std::uint64_t noted_ = 0;     // number of the last of them that the standby has noted
     bool has_values_ = false;     // the standby has first values
-    bool stopped_ = false;        // commit() waits no longer
+    bool stopped_ = false;        // commit() waits no longer in this run
+    bool closed_ = false;         // nor in any other
     bool gave_back_ = false;      // the run has ended
     std::optional<std::string> replaced_;
     std::optional<fabric::Clock::time_point> waits_since_;  // the commit that is under way
-    std::optional<fabric::Clock::time_point> away_since_;   // the standby, while that commit waits
+    fabric::Clock::duration unanswered_{0};                 // of that time, without an answer of the standby
     std::optional<std::uint64_t> awaited_;                  // the step whose commit the standby is to acknowledge
     std::uint64_t sent_before_ = 0;                         // bytes of records in earlier connections
     std::vector<std::byte> note_;

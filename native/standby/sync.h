@@ -12,7 +12,8 @@ class Sync {
         nothing,  // there is no standby: the commit counts
         copy,     // the standby has missed chunks of this commit
         commit,   // it has them all, and no more than the record is to be sent
-        require,  // it has the commit: its owner notes that no commit counts without it from now on
+        require,  // it has the commit: the server's owner notes that no commit counts without it from now on
+        tell,     // it is told so, and its owner notes it: only then can it take over with all that counts
         wait,     // it is away, and was in sync
     };
 
@@ -21,10 +22,10 @@ class Sync {
     // The standby's connection is there. What it has is not known until checked().
     void connected() {
         connected_ = true;
-        has_commit_ = false;
+        has_commit_ = knows_ = false;
         missed_ = true;
     }
-    void lost() { connected_ = has_commit_ = false; }
+    void lost() { connected_ = has_commit_ = knows_ = false; }
     // A record is about to be written here. True: it is to be sent, and lost() or passed_by() tell if it is not.
     [[nodiscard]] bool sends() {
         if (!connected_) missed_ = true;
@@ -41,12 +42,16 @@ class Sync {
         missed_ = !connected_;
     }
     void required() { required_ = true; }
+    // The standby has noted that no commit counts without it.
+    void knows() { knows_ = connected_; }
+    // The standby may have noted something else since.
+    void doubted() { knows_ = false; }
     // The server's owner gives the standby up.
-    void released() { required_ = connected_ = has_commit_ = false; }
+    void released() { required_ = connected_ = has_commit_ = knows_ = false; }
 
     [[nodiscard]] Next next() const {
         if (!connected_) return required_ ? Next::wait : Next::nothing;
-        if (has_commit_) return required_ ? Next::nothing : Next::require;
+        if (has_commit_) return !required_ ? Next::require : knows_ ? Next::nothing : Next::tell;
         return missed_ ? Next::copy : Next::commit;
     }
     [[nodiscard]] bool is_connected() const { return connected_; }
@@ -57,6 +62,7 @@ class Sync {
     bool connected_ = false;
     bool missed_ = true;       // the standby lacks chunks that were written here since the last commit
     bool has_commit_ = false;  // the standby has the server's last commit
+    bool knows_ = false;       // the standby has noted, in this connection, that no commit counts without it
 };
 
 }  // namespace luwu::standby

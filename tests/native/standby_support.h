@@ -39,8 +39,8 @@ inline std::unique_ptr<standby::Receiver> make_standby(const Folders& folders, s
 
 inline std::shared_ptr<standby::Sender> make_sender(bool required = false,
                                                     std::chrono::milliseconds patience = std::chrono::hours(1)) {
-    return std::make_shared<standby::Sender>(
-        standby::SenderSettings{.timing = kTiming, .tls = {}, .required = required, .patience = patience});
+    return std::make_shared<standby::Sender>(standby::SenderSettings{
+        .timing = kTiming, .answer = kTiming.hello, .tls = {}, .required = required, .patience = patience});
 }
 
 // A server with a replica.
@@ -64,7 +64,8 @@ class Owners {
         : thread_([this, &sender, &receiver] {
               while (!stops_) {
                   if (sender.view().asks_to_require) static_cast<void>(sender.require());
-                  if (const auto in_sync = receiver.view().to_note) receiver.note(*in_sync);
+                  const auto view = receiver.view();
+                  if (view.to_note) receiver.note(*view.to_note, view.word);
                   std::this_thread::sleep_for(std::chrono::milliseconds(1));
               }
           }) {}

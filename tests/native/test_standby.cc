@@ -31,6 +31,8 @@ TEST_CASE("what a server owes its standby") {
     sync.has();
     CHECK(sync.next() == Next::require);
     sync.required();
+    CHECK(sync.next() == Next::tell);
+    sync.knows();
     CHECK(sync.next() == Next::nothing);
     CHECK(sync.sends());
 
@@ -52,8 +54,14 @@ TEST_CASE("what a server owes its standby") {
         sync.connected();
         CHECK(sync.next() == Next::copy);
         sync.has();  // it had that commit before
+        CHECK_MESSAGE(sync.next() == Next::tell, "it may have missed that, too");
+        sync.knows();
         CHECK(sync.next() == Next::nothing);
         CHECK(sync.sends());
+    }
+    SUBCASE("one that may have noted something else since is told again") {
+        sync.doubted();
+        CHECK(sync.next() == Next::tell);
     }
     SUBCASE("one that is given up is not") {
         sync.lost();
@@ -147,10 +155,12 @@ TEST_CASE("no commit counts without a standby that was in sync") {
     SUBCASE("it comes back, and gets what it has missed") {
         standby = make_standby(other, store::OpenMode::open, true);
         CHECK(standby->view().step == 2);
+        owners = std::make_unique<Owners>(*server.sender, *standby);
         server.sender->connect({"127.0.0.1", standby->port(), kToken});
         CHECK(step.get() == 1);
         REQUIRE(server.rig.run_all(4) == 1);
         CHECK(standby->view().step == 4);
+        owners.reset();
         standby.reset();
         CHECK(equal(stored_contents(other, kFloat), expected_contents(kFloat, 1, 4)));
     }
@@ -176,7 +186,7 @@ TEST_CASE("a commit does not wait for ever for a standby that is away") {
     CHECK(server.rig.run_all(2) == -1);
     const auto failure = server.rig.pipeline().failure();
     REQUIRE(failure);
-    CHECK(std::string(failure->what()).find("is away for too long") != std::string::npos);
+    CHECK(std::string(failure->what()).find("has not answered for too long") != std::string::npos);
 }
 
 TEST_CASE("a server that was started again waits for its standby, which has the commit") {

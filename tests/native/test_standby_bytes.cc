@@ -22,7 +22,7 @@ class FakeServer {
   public:
     FakeServer(const Folders& folders, const standby::Receiver& standby)
         : store_(folders, layout_of(folders), kUuid, store::OpenMode::read_only),
-          link_({"127.0.0.1", standby.port(), kToken}, nullptr, kTiming) {
+          link_({"127.0.0.1", standby.port(), kToken}, nullptr, kTiming, kTiming.hello) {
         link_.start({.frame =
                          [this](const fabric::Frame& frame) {
                              const std::lock_guard lock(mutex_);
@@ -69,7 +69,7 @@ class FakeServer {
         post({FrameKind::commit, 0, store_.committed().step, payload->size()}, payload->data(), payload);
     }
 
-    void send_word(FrameKind kind) { post({kind, 0, 0, 0}, nullptr, nullptr); }
+    void send_word(FrameKind kind) { post({kind, 0, ++words_, 0}, nullptr, nullptr); }
 
     // Ends the connection once all that was posted is out, whether it was read or not.
     void end() {
@@ -92,6 +92,7 @@ class FakeServer {
     }
 
   private:
+    std::uint64_t words_ = 0;
     void post(const fabric::Frame& frame, const std::byte* payload, std::shared_ptr<void> memory) {
         link_.post({frame, {payload, frame.bytes}, [memory = std::move(memory)] {}});
     }
@@ -249,7 +250,7 @@ TEST_CASE("a standby hears that it is given up while a commit is under way") {
     server.await(FrameKind::committed);
     wait_until([&] { return standby->view().to_note.has_value(); });
     CHECK(standby->view().to_note == false);
-    standby->note(false);
+    standby->note(false, standby->view().word);
     server.await(FrameKind::noted);
 }
 
@@ -259,11 +260,12 @@ TEST_CASE("what a server says while the standby's owner notes something else is 
     FakeServer server(two.own, *standby);
     server.send_word(FrameKind::in_sync);
     wait_until([&] { return standby->view().to_note == true; });
+    const std::uint64_t first = standby->view().word;
     server.send_word(FrameKind::released);
     wait_until([&] { return standby->view().to_note == false; });
-    standby->note(true);  // its owner has begun to note it before
+    standby->note(true, first);  // its owner has begun to note it before
     CHECK(standby->view().to_note == false);
-    standby->note(false);
+    standby->note(false, standby->view().word);
     CHECK(!standby->view().to_note);
     CHECK(!standby->view().in_sync);
 }

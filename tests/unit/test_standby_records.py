@@ -49,20 +49,6 @@ def test_a_record_that_was_changed_decides_nothing(tmp_path: Path, old: str, new
         read_standby(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("record", "taken"),
-    [
-        (StandbyRecord(other=OTHER, generation=1), True),
-        (StandbyRecord(other=OTHER, in_sync=True, generation=1), False),
-        (StandbyRecord(follows=True, other=OTHER, in_sync=True), False),
-        (StandbyRecord(other=OWN, generation=1), False),
-        (StandbyRecord(), False),
-    ],
-)
-def test_who_has_taken_over_from_whom(record: StandbyRecord, taken: bool) -> None:
-    assert record.has_taken_over_from(OTHER) == taken
-
-
 def test_small_files_of_a_store_go_to_its_standby(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "model").mkdir(parents=True)

@@ -159,7 +159,7 @@ def _kill_once(scenario: Scenario, pair: Pair, clock: Clock, course: Course, num
     course.take(workers)
     by_itself = number % 2 == 0
     if not by_itself:
-        words = ("standby", "take-over", pair.urls[standby])
+        words = ("standby", "take-over", "--anyway", pair.urls[standby])
         said = pair.add(Life("take-over", pair.folder / "asks.log", partial(work.run_luwu, *words)))
         scenario.expect(said.wait() == 0, f"luwu standby take-over failed\n{said.tail()}")
     at = time.monotonic()

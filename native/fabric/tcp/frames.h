@@ -21,7 +21,8 @@
 //   record_parameters, record_states   block: the chunk's number in the layout, sequence: its update count. The states
 //                         begin with the chunk's header, and follow its parameters.
 //   commit                payload: the commit record, then a note. Answered with `committed`, sequence: the step.
-//   in_sync, released     from now on no commit counts without the standby, or every one does. Answered with `noted`.
+//   in_sync, released     from now on no commit counts without the standby, or every one does. Sequence: a number of
+//                         its own, which grows. Answered with `noted` and that number once the standby has noted it.
 //   alive                 from both sides, so that each knows that the other is there.
 // Answers come in the requests' order. Instead of one, or at any time: `failure`, block: ErrorKind, payload: a message
 // for a person (UTF-8); the server closes the connection after it.

@@ -61,7 +61,7 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
         if stops_since is None:
             return False
         number = signal.sigtimedwait(SIGNALS, 0)
-        return number is not None and time.monotonic() - stops_since > TOGETHER_SECONDS
+        return number is not None and number.si_signo in SIGNALS and time.monotonic() - stops_since > TOGETHER_SECONDS
 
     if wanted.standby_of:
         followed = follow(wanted, credentials, settings.timeouts, log, lambda url: tell_url(url, url_file))
@@ -107,17 +107,18 @@ def follow(
     import signal
 
     from luwu.launch.interrupts import SIGNALS
-    from luwu.server.standby import LOOK_SECONDS, Standby, has_taken_over
+    from luwu.server.standby import LOOK_SECONDS, Standby, serves_itself
 
-    if has_taken_over(wanted, credentials, timeouts):
-        log.warning("has taken over from %s before, and serves; leave --standby-of out", wanted.standby_of)
+    if serves_itself(wanted, credentials, timeouts):
+        log.warning("serves: %s has not taken over from this store since", wanted.standby_of)
         return wanted.model_copy(update={"standby_of": ""})
     with Standby(wanted, credentials, timeouts) as standby:
         log.info("follows %s at=%s stores=%s", wanted.standby_of, standby.url, ",".join(wanted.stores))
         say(standby.url)
         while not standby.taken_over:
             number = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
-            if number is not None:
+            standby.raise_if_refused()
+            if number is not None and number.si_signo in SIGNALS:  # after SIGCONT CPython 3.11 returns any number
                 log.info("stops signal=%s step=%d", signal.Signals(number.si_signo).name, standby.step)
                 return None
     return wanted.model_copy(update={"listen": standby.listens_at})

@@ -22,6 +22,9 @@ Authority = Annotated[Path | None, option_of(CredentialSettings, "tls_ca")]
 @app.command("take-over")
 def take_over(
     where: Annotated[str, typer.Argument(help="luwu://HOST:PORT of the standby, or its store's first folder")],
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="although its server is connected, and may lose the step under way")
+    ] = False,
     key_file: Key = None,
     tls_cert: Certificate = None,
     tls_key: CertificateKey = None,
@@ -42,7 +45,7 @@ def take_over(
 
     if where.startswith(SCHEME):
         credentials = find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca))
-        say(f"{where} has taken over at step {ask_to_take_over(where, credentials):,}")
+        say(f"{where} has taken over at step {ask_to_take_over(where, credentials, anyway=anyway):,}")
     else:
         take_over_at_rest(Path(where))
         say(f"{where} has taken over; start luwu server with it")

@@ -154,7 +154,7 @@ def standby_words(standby: pb.StandbyStatus) -> Iterator[str]:
     times = f"; a standby of this store has taken over {counted(standby.generation, 'time')}"
     generation = times if standby.generation else ""
     if standby.follows:
-        state = "has every commit" if standby.in_sync else "has not been brought in sync"
+        state = "has every commit" if standby.in_sync else "has not been brought in sync; a commit of a run does that"
         link = "" if standby.connected else f", and is not connected ({standby.trouble or 'nobody knows why'})"
         yield f"standby of {standby.other}: {state}, the last is step {standby.step:,}{link}{generation}"
     elif standby.replaced:
@@ -162,7 +162,9 @@ def standby_words(standby: pb.StandbyStatus) -> Iterator[str]:
     elif not standby.other:
         yield generation.removeprefix("; ")
     else:
-        state = "has every commit" if standby.in_sync else "has not been brought in sync yet"
+        state = "has not been brought in sync yet; a commit of a run does that"
+        if standby.in_sync:
+            state = "has every commit" if standby.connected else "no commit counts without it"
         yield f"standby {standby.other}: {state}, {bytes_text(standby.bytes)} sent{generation}"
         if not standby.connected:
             waits = f", and a commit waits for it since {standby.waits_seconds:.0f} s" if standby.waits_seconds else ""

@@ -162,8 +162,8 @@ def with_standby(server: ServerAccess | None, standby: str) -> ServerAccess:
     from luwu.core.errors import ConfigError
 
     if server is None or "," in server.url:
-        found = "neither" if server is None else f"several servers, {server.url}"
-        raise ConfigError(f"--standby: expected one --server beside it, found {found}; several servers have no standby")
+        found = "none" if server is None else f"{server.url}: several servers have no standby"
+        raise ConfigError(f"--standby: expected one --server beside it, found {found}")
     url = parse_url(standby).url
     if url == server.url:
         raise ConfigError(f"--standby: expected another server than --server, found {url} twice")

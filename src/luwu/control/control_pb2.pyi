@@ -627,34 +627,42 @@ class StandbyStatus(_message.Message):
     def __init__(self, follows: bool = ..., other: _Optional[str] = ..., connected: bool = ..., in_sync: bool = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., waits_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., bytes: _Optional[int] = ..., bytes_copied: _Optional[int] = ..., replaced: bool = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("nonce", "proof", "url", "port", "token", "advertise")
+    __slots__ = ("nonce", "proof", "url", "port", "token", "uuid", "advertise")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
     url: str
     port: int
     token: bytes
+    uuid: str
     advertise: str
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., url: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ..., advertise: _Optional[str] = ...) -> None: ...
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., url: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ..., uuid: _Optional[str] = ..., advertise: _Optional[str] = ...) -> None: ...
 
 class FollowReply(_message.Message):
-    __slots__ = ("proof", "uuid", "manifest", "files", "generation")
+    __slots__ = ("proof", "uuid", "manifest", "files", "generation", "in_sync", "step", "refusal")
     PROOF_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
     uuid: str
     manifest: str
     files: _containers.RepeatedCompositeFieldContainer[StoreFile]
     generation: int
-    def __init__(self, proof: _Optional[bytes] = ..., uuid: _Optional[str] = ..., manifest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[StoreFile, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
+    in_sync: bool
+    step: int
+    refusal: str
+    def __init__(self, proof: _Optional[bytes] = ..., uuid: _Optional[str] = ..., manifest: _Optional[str] = ..., files: _Optional[_Iterable[_Union[StoreFile, _Mapping]]] = ..., generation: _Optional[int] = ..., in_sync: bool = ..., step: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class StoreFile(_message.Message):
     __slots__ = ("name", "content")
@@ -683,12 +691,14 @@ class ReleaseReply(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ..., told: bool = ...) -> None: ...
 
 class TakeOverRequest(_message.Message):
-    __slots__ = ("nonce", "proof")
+    __slots__ = ("nonce", "proof", "anyway")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    ANYWAY_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    anyway: bool
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., anyway: bool = ...) -> None: ...
 
 class TakeOverReply(_message.Message):
     __slots__ = ("proof", "step")

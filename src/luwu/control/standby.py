@@ -8,13 +8,14 @@ from luwu.control.questions import ask_proved
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 
 
-def ask_to_take_over(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS) -> int:
+def ask_to_take_over(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS, *, anyway: bool = False) -> int:
     """Have the standby at ``luwu://HOST:PORT`` take over; returns the step at which it does.
 
     Raises:
-        ConfigError: it is no standby, or may lack commits. Others: see `luwu.control.questions.ask_proved`.
+        ConfigError: it is no standby, may lack commits, or has its server connected, the last not with ``anyway``.
+        Others: see `luwu.control.questions.ask_proved`.
     """
-    reply = ask_proved(url, credentials, timeouts, "TakeOver", pb.TakeOverRequest(), TAKE_OVER_REQUEST)
+    reply = ask_proved(url, credentials, timeouts, "TakeOver", pb.TakeOverRequest(anyway=anyway), TAKE_OVER_REQUEST)
     return int(reply.step)
 
 

@@ -82,14 +82,16 @@ class Gate:
         content = _MADE_AT.pack(time.monotonic()) + participant_nonce
         return content + self._seal(content, peer)
 
-    def check(self, server_nonce: bytes, proof: bytes, request: str, peer: str) -> bytes:
+    def check(self, server_nonce: bytes, proof: bytes, request: str, peer: str, shown: str = "") -> bytes:
         """Check the proof for a request and return the server's own.
+
+        ``shown``: the request in words, for whoever is refused and for the log; empty: the request itself.
 
         Raises:
             AuthenticationError: no such challenge, or the proof does not fit; counted and logged.
         """
         content, seal = server_nonce[:-_SEAL_BYTES], server_nonce[-_SEAL_BYTES:]
-        shown = on_one_line(request)
+        shown = on_one_line(shown or request)
         if not self._is_open(content, seal, peer):
             raise self._refusal("no open challenge", f"{shown}: {CLOSED}", shown, peer)
         participant_nonce = content[_MADE_AT.size :]

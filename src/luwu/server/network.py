@@ -12,6 +12,7 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2
 
+from luwu.control import control_pb2 as pb
 from luwu.control import control_pb2_grpc
 from luwu.control.address import HostPort, parse_host_port, refusal_to_listen, url_of_server
 from luwu.control.credentials import Credentials
@@ -98,7 +99,7 @@ class NetworkServer:
         folders = [Path(folder) for folder in settings.stores]
         self._lock = lock_made(folders)
         plan = plan or self._plan(settings, timeouts)
-        self._standby = StandbyLink(folders[0], credentials, timeouts)
+        self._standby = StandbyLink(folders[0], credentials, timeouts, self._tell_workers)
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
         self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
         self._health = answer_health(self._grpc)
@@ -213,6 +214,7 @@ class NetworkServer:
 
     def _finish(self) -> None:
         self._door.shut()
+        self._standby.begin_close()
         self._runs.begin_close()
         self._grpc.stop(self._timeouts.close_seconds).wait()
         self._door.close()
@@ -221,6 +223,10 @@ class NetworkServer:
         finally:
             self._standby.close()
             self._lock.close()
+
+    def _tell_workers(self, text: str) -> None:
+        log.warning("%s", text)
+        self._runs.run.notify(pb.Notice(text=text))
 
     def _tell_room(self, wait: RoomWait | None) -> None:
         """Tell ``on_room`` and health checks that the server waits for room on a full disk, and when it goes on."""

@@ -257,8 +257,8 @@ class NetworkService(ControlService[Any]):
     def Follow(self, request: pb.FollowRequest, caller: Any) -> pb.FollowReply:  # noqa: N802
         """Tell a standby what the store is, and send it each commit."""
         asked = follow_request(request.url, request.advertise, request.port, request.token)
-        proof = self._let_in(request, asked, caller)
-        reply = self._standby.follow(request, parse_host_port(self._peer(caller)).host)
+        proof = self._let_in(request, asked, caller, "standby")
+        reply = self._standby.follow(request, parse_host_port(self._peer(caller)).host, self._runs.run.step)
         reply.proof = proof
         return reply
 
@@ -307,8 +307,8 @@ class NetworkService(ControlService[Any]):
     def _peer(self, caller: Any) -> str:
         return self._door.peer(caller.peer())
 
-    def _let_in(self, request: Any, asked: str, caller: Any) -> bytes:
-        proof = self._gate.check(request.nonce, request.proof, asked, self._peer(caller))
+    def _let_in(self, request: Any, asked: str, caller: Any, shown: str = "") -> bytes:
+        proof = self._gate.check(request.nonce, request.proof, asked, self._peer(caller), shown)
         self._door.admit(caller.peer())
         return proof
 

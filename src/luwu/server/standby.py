@@ -25,7 +25,7 @@ from luwu.control.status import ask_status
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core import native
 from luwu.core.closing import close_after
-from luwu.core.errors import ConfigError, LuwuError, ServerError
+from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.native import block_specs
 from luwu.server.gate import Gate
@@ -40,18 +40,23 @@ from luwu.store.opening import lock_made
 from luwu.store.standby_record import StandbyRecord, read_standby, write_standby
 
 LOOK_SECONDS = 0.05
+GIVEN_UP = "was given up, and follows no more; start it again to follow"
 ASK_SECONDS = 1.0
 """The server is asked this often while it is not connected."""
 
 log = logging.getLogger(__name__)
 
 
-def has_taken_over(settings: ServerSettings, credentials: Credentials, timeouts: Timeouts) -> bool:
-    """Return True where this store has taken over from its server before, and that one has not taken over since."""
+def serves_itself(settings: ServerSettings, credentials: Credentials, timeouts: Timeouts) -> bool:
+    """Return True where this store is not to follow its server: it was that one's server, or has taken over from it.
+
+    It follows a server that has taken over since. Where that one does not answer, it serves, which is safe: if the
+    other has taken over, no commit of this store counts.
+    """
     record = read_standby(Path(settings.stores[0]))
-    if not record.has_taken_over_from(settings.standby_of):
+    if record.follows or record.other != settings.standby_of:
         return False
-    with suppress(LuwuError):
+    with suppress(ServerError):
         other = ask_status(settings.standby_of, credentials, timeouts).standby
         return other.follows or other.generation <= record.generation
     return True
@@ -78,8 +83,7 @@ class Standby:
         self._settings = settings
         self._credentials = credentials
         self._timeouts = timeouts
-        self._server = settings.standby_of
-        parse_url(self._server)
+        self._server = parse_url(settings.standby_of).url
         self._listen = parse_host_port(settings.listen)
         self._folders = [Path(folder) for folder in settings.stores]
         self._lock = lock_made(self._folders)
@@ -87,9 +91,11 @@ class Standby:
         self._record = self._record_of_follower()
         self._receiver: native.StandbyReceiver | None = None
         self._receiver_step = 0
+        self._uuid = ""
         self._note = b""
         self._trouble = ""
-        self._unreachable = False  # the server, when it was asked last
+        self._heard = False  # of the server, since this was started
+        self._refusal: LuwuError | None = None
         self._asked_at = float("-inf")
         self._taken_over = False
         self._given_up = False
@@ -109,6 +115,9 @@ class Standby:
             self._finish()
             raise
         self.url = url_of_server(self._listen.host, self.port)
+        if self.url == self._server:
+            self._finish()
+            raise ConfigError(f"--standby-of: expected another server than this one, found {self._server}")
         self._thread.start()
 
     def __enter__(self) -> Standby:
@@ -135,15 +144,28 @@ class Standby:
         with self._turn:
             return self._receiver.view()["step"] if self._receiver is not None else self._receiver_step
 
-    def take_over(self) -> int:
+    def raise_if_refused(self) -> None:
+        """Raise the error with which the server has refused this standby for good; AuthenticationError."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def take_over(self, anyway: bool = False) -> int:
         """Make the store a server's, durably, and return its step.
 
+        Args:
+            anyway: although the server is connected.
+
         Raises:
-            ConfigError: the server has commits that this store may not have.
+            ConfigError: the server has commits that this store may not have, or is connected.
         """
         with self._turn:
             if self._taken_over:
                 return self.step
+            if self._receiver is not None and self._receiver.view()["connected"] and not anyway:
+                raise ConfigError(
+                    f"take-over: expected a server that has ended, found {self._server} connected; stop it first, so "
+                    "that its last step is here, or give --anyway"
+                )
             if not self._record.in_sync or self._receiver is None:
                 raise ConfigError(
                     f"take-over: expected a standby that has every commit of {self._server}, found one that has not "
@@ -173,10 +195,13 @@ class Standby:
                     in_sync=self._record.in_sync,
                     step=self.step,
                     generation=self._generation,
-                    trouble="" if connected else self._trouble or str(view.get("failure", "")),
+                    trouble="" if connected else self._why_alone(str(view.get("failure", ""))),
                     bytes=view.get("bytes_received", 0),
                 ),
             )
+
+    def _why_alone(self, failure: str) -> str:
+        return GIVEN_UP if self._given_up else self._trouble or failure
 
     def close(self) -> None:
         """Stop following. The store stands at the last commit that it has."""
@@ -198,7 +223,7 @@ class Standby:
         self._lock.close()
 
     def _record_of_follower(self) -> StandbyRecord:
-        """Return the store's record; one that was a server's becomes a standby's."""
+        """Return the record that the store has as a standby's. It is written once the server has answered."""
         record = read_standby(self._folders[0])
         if record.follows and record.other == self._server:
             return record
@@ -207,12 +232,11 @@ class Standby:
                 f"--standby-of {self._server}: expected the server that {self._folders[0]} follows, found that this is "
                 f"{record.other}; name that one, or use an empty folder"
             )
-        record = StandbyRecord(follows=True, other=self._server, generation=record.generation)
-        write_standby(self._folders[0], record)
-        return record
+        return StandbyRecord(follows=True, other=self._server, generation=record.generation)
 
     def _write(self, record: StandbyRecord) -> None:
-        write_standby(self._folders[0], record)
+        if record != read_standby(self._folders[0]):
+            write_standby(self._folders[0], record)
         self._record = record
 
     def _tend(self) -> None:
@@ -233,25 +257,25 @@ class Standby:
                 self._take_notes(receiver)
         view = receiver.view() if receiver is not None else {}
         if view.get("connected"):
-            self._trouble, self._unreachable = "", False
+            self._trouble, self._heard = "", True
             return
         if self._given_up or time.monotonic() - self._asked_at < ASK_SECONDS:
             return
         self._ask(receiver)
         after = self._settings.take_over_after
         alone = view.get("alone_seconds", 0.0)
-        if after and self._unreachable and self._record.in_sync and alone >= after:
+        if after and self._heard and self._record.in_sync and alone >= after and not self._serves():
             log.warning("has heard nothing of %s for %.0f s, and takes over by itself", self._server, alone)
             self.take_over()
 
     def _take_notes(self, receiver: native.StandbyReceiver) -> None:
         view = receiver.view()
-        in_sync = view["to_note"]
-        if in_sync is not None:
+        if view["to_note"] is not None:
+            in_sync, word = view["to_note"]
             self._write(replace(self._record, in_sync=in_sync))
-            receiver.note(in_sync)
+            receiver.note(in_sync, word)
             self._given_up = not in_sync
-            log.info("%s", "has every commit from now on" if in_sync else "was given up: start it again to follow")
+            log.info("%s", "has every commit from now on" if in_sync else GIVEN_UP)
         if view["note"] != self._note:
             write_note(self._folders[0], view["note"])
             self._note = view["note"]
@@ -263,33 +287,56 @@ class Standby:
                 reply = self._call(0, b"")
                 if reply.uuid:
                     self._make_store(reply)
+                else:
+                    self._trouble = "its server has no store yet; the first run makes it, and the standby follows then"
             else:
                 token = secrets.token_bytes(DATA_TOKEN_BYTES)
                 receiver.expect(token)
-                self._keep_up(self._call(receiver.port, token))
-            self._unreachable = False
+                self._keep_up(receiver, self._call(receiver.port, token))
+            self._heard = True
         except ServerError as error:
-            self._unreachable = True
             self._say_trouble(str(error))
+        except AuthenticationError as error:
+            self._refusal = error
+            raise
         finally:
             self._asked_at = time.monotonic()
 
     def _call(self, port: int, token: bytes) -> pb.FollowReply:
-        request = pb.FollowRequest(url=self.url, port=port, token=token, advertise=self._settings.advertise)
+        request = pb.FollowRequest(
+            url=self.url, port=port, token=token, uuid=self._uuid, advertise=self._settings.advertise
+        )
         asked = follow_request(self.url, self._settings.advertise, port, token)
         reply = ask_proved(self._server, self._credentials, self._timeouts, "Follow", request, asked)
         assert isinstance(reply, pb.FollowReply)
         return reply
 
-    def _keep_up(self, reply: pb.FollowReply) -> None:
+    def _serves(self) -> bool:
+        """Return True if the server answers, and is no standby itself."""
+        try:
+            return not ask_status(self._server, self._credentials, self._timeouts).standby.follows
+        except ServerError:
+            return False
+
+    def _keep_up(self, receiver: native.StandbyReceiver, reply: pb.FollowReply) -> None:
+        """Take what the server says of itself and of this standby."""
         with self._turn:
-            if reply.generation > self._generation and not self._taken_over:
-                self._write(replace(self._record, generation=reply.generation))
-        log.info("follows %s", self._server)
+            if self._taken_over:
+                return
+            # A server that has gone on without this standby has all that it has, and more. One that was taken back, by
+            # a snapshot or a copy, may not know that it counts on this one.
+            in_sync = self._record.in_sync and (reply.in_sync or reply.step < receiver.view()["step"])
+            if reply.uuid == self._uuid:  # else it is another store's server, which has no say in this one
+                self._write(replace(self._record, in_sync=in_sync, generation=max(self._generation, reply.generation)))
+        if reply.refusal:
+            self._say_trouble(reply.refusal)
+        else:
+            log.info("follows %s", self._server)
 
     def _make_store(self, reply: pb.FollowReply) -> None:
         identity = StoreIdentity(reply.uuid, len(self._folders), Manifest.from_json(reply.manifest))
         with self._turn:
+            self._write(self._record)
             self._open_receiver(identity, create=True)
             write_identity(self._folders, identity)
             write_files(self._folders[0], reply.files)
@@ -298,6 +345,7 @@ class Standby:
         if identity is None:
             return
         require_stripes(self._folders, identity.stripes)
+        self._uuid = identity.uuid
         tls = self._credentials.tls.paths if self._credentials.tls is not None else None
         self._receiver = native.StandbyReceiver(
             folders=[str(folder) for folder in self._folders],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from luwu.control import control_pb2 as pb
 from luwu.control.credentials import Credentials
 from luwu.control.links import native_timing
 from luwu.control.status import ask_status
-from luwu.control.timeouts import Timeouts
+from luwu.control.timeouts import PATIENCE_SECONDS, Timeouts
+from luwu.control.waiting import until
 from luwu.core import native
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.server.participants import on_one_line
@@ -39,6 +41,7 @@ class StandbyLink:
         folder: the store's first folder.
         credentials: credentials of the server.
         timeouts: timeouts of the network.
+        say: called with a sentence for the workers, in a thread of this object's.
 
     Attributes:
         sender: what the native servers send to the standby with.
@@ -47,21 +50,28 @@ class StandbyLink:
         ConfigError: the store is the standby of another server. Others: see `luwu.store.standby_record.read_standby`.
     """
 
-    def __init__(self, folder: Path, credentials: Credentials, timeouts: Timeouts) -> None:
+    def __init__(
+        self, folder: Path, credentials: Credentials, timeouts: Timeouts, say: Callable[[str], None] = log.warning
+    ) -> None:
         self._folder = folder
         self._credentials = credentials
         self._timeouts = timeouts
+        self._say = say
         self._record = read_standby(folder)
         require_own(folder, self._record)
         self._url = self._record.other if self._record.in_sync else ""
         self._replaced = ""
         self._lock = threading.Lock()  # of the record and the URL
         tls = credentials.tls.paths if credentials.tls is not None else None
-        self.sender = native.StandbySender(native_timing(timeouts), tls, self._record.in_sync, timeouts.standby_seconds)
+        self.sender = native.StandbySender(
+            native_timing(timeouts), tls, self._record.in_sync, timeouts.health_seconds / 2, timeouts.standby_seconds
+        )
         self.note_run()
         self._connected = False
         self._asked_at = float("-inf")
         self._closed = threading.Event()
+        self._closing: threading.Timer | None = None
+        self._said_wait = False
         self._thread = threading.Thread(target=self._tend, name="luwu-standby", daemon=True)
         if self._record.in_sync:
             log.info("waits for its standby %s: no commit counts without it", self._url)
@@ -98,38 +108,51 @@ class StandbyLink:
         """Have the run's record travel with each commit; call when it has changed."""
         self.sender.set_note(note_of(self._folder))
 
-    def follow(self, request: pb.FollowRequest, host: str) -> pb.FollowReply:
+    def follow(self, request: pb.FollowRequest, host: str, step: int) -> pb.FollowReply:
         """Tell a standby what the store is; connect to it where it listens.
 
         Args:
             request: what it asks.
             host: where it asks from.
+            step: the store's committed step.
 
         Raises:
-            ConfigError: there is another standby. ServerError: it was not reached, or has taken over.
+            ServerError: the standby has taken over.
         """
         self.raise_if_replaced()
         url = on_one_line(request.url)
         identity = read_identity(self._folder)
-        reply = pb.FollowReply(generation=self._record.generation)
+        reply = pb.FollowReply(generation=self._record.generation, step=step)
         if identity is not None:
             reply.uuid, reply.manifest = identity.uuid, identity.manifest.to_json()
-        if not request.port:
-            if identity is not None:
-                reply.files.extend(files_of(self._folder))
-            return reply
         with self._lock:
-            view = self.sender.view()
-            if url != self._url and (view["connected"] or view["required"]):
-                state = "is" if view["connected"] else "was, and is away: no commit counts without it"
-                raise ConfigError(
-                    f"standby {url}: expected no other standby, found {self._url}, which {state}; stop that one, or "
-                    "give it up with luwu standby release"
-                )
-            self.sender.connect(request.advertise or host, request.port, request.token)
-            self._url = url
-        log.info("standby %s is connected", url)
+            reply.in_sync = self.sender.view()["required"] and url == self._url
+            if request.port:
+                reply.refusal = self._connect(url, reply.uuid, request, host)
+        if not request.port and identity is not None:
+            reply.files.extend(files_of(self._folder))
         return reply
+
+    def _connect(self, url: str, uuid: str, request: pb.FollowRequest, host: str) -> str:
+        """Connect to a standby; with the lock. Returns the reason why not, or ""."""
+        view = self.sender.view()
+        if request.uuid != uuid:
+            return (
+                f"standby {url}: expected a copy of this store, found another store; give the standby an empty folder"
+            )
+        if url != self._url and (view["connected"] or view["required"]):
+            state = "connected" if view["connected"] else "away, and no commit counts without it"
+            return (
+                f"standby {url}: expected no other standby, found {self._url}, which is {state}; stop that one, or "
+                "give it up with luwu standby release"
+            )
+        try:
+            self.sender.connect(request.advertise or host, request.port, request.token)
+        except LuwuError as error:
+            return str(error)
+        self._url = url
+        log.info("standby %s is connected", url)
+        return ""
 
     def release(self, anyway: bool) -> bool:
         """Give the standby up; True: it knows.
@@ -176,10 +199,20 @@ class StandbyLink:
             return {}
         return {"standby": {**view, "waits_seconds": view["waits_seconds"] or 0.0}}
 
+    def begin_close(self) -> None:
+        """Let commits wait for a standby that is there for ``close_seconds`` more, and for another one not at all."""
+        view = self.sender.view()
+        seconds = self._timeouts.close_seconds if view["connected"] else 0.0
+        self._closing = threading.Timer(seconds, self.sender.close)
+        self._closing.daemon = True
+        self._closing.start()
+
     def close(self) -> None:
         """Stop looking after the standby, and end the connection to it. Nothing may commit any more."""
         self._closed.set()
         self._thread.join()
+        if self._closing is not None:
+            self._closing.cancel()
         self.sender.close()
 
     def _write(self, record: StandbyRecord) -> None:
@@ -198,12 +231,24 @@ class StandbyLink:
         view = self.sender.view()
         if view["asks_to_require"]:
             self._require()
-        if self._connected and not view["connected"]:
+        if self._connected and not view["connected"] and self._url:
             why = view["lost_because"]
             log.warning("standby %s is lost why=%r%s", self._url, why, ": commits wait" if view["required"] else "")
         self._connected = view["connected"]
+        self._look_for_wait(view["waits_seconds"] or 0.0)
         if view["required"] and not view["connected"] and not self._replaced:
             self._ask_other()
+
+    def _look_for_wait(self, seconds: float) -> None:
+        """Tell the workers once of each commit that waits for the standby."""
+        if seconds < PATIENCE_SECONDS:
+            self._said_wait = False
+        elif not self._said_wait:
+            self._said_wait = True
+            self._say(
+                f"a commit waits for the standby {self._url}, without which it does not count "
+                f"{until(self._timeouts.standby_seconds - seconds)}"
+            )
 
     def _require(self) -> None:
         """Note that no commit counts without the standby: before it is told, so that it cannot take over unnoticed."""

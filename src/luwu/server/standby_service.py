@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from luwu.control import control_pb2 as pb
-from luwu.control.credentials import STATUS_REQUEST, TAKE_OVER_REQUEST
+from luwu.control.credentials import RELEASE_REQUEST, STATUS_REQUEST, TAKE_OVER_REQUEST
 from luwu.control.door import ControlDoor
-from luwu.core.errors import ServerError
+from luwu.core.errors import ConfigError, ServerError
 from luwu.server.gate import Gate
 from luwu.server.service import Attached, ControlService, Joined
 
@@ -15,8 +15,8 @@ from luwu.server.service import Attached, ControlService, Joined
 class Follower(Protocol):
     """A standby, as its service sees it."""
 
-    def take_over(self) -> int:
-        """Make the store a server's and return its step."""
+    def take_over(self, anyway: bool) -> int:
+        """Make the store a server's and return its step; ``anyway``: although its server is connected."""
         ...
 
     def status(self) -> pb.StatusReply:
@@ -58,7 +58,12 @@ class StandbyService(ControlService[Any]):
     def TakeOver(self, request: pb.TakeOverRequest, caller: Any) -> pb.TakeOverReply:  # noqa: N802
         """Take over."""
         proof = self._let_in(request, TAKE_OVER_REQUEST, caller)
-        return pb.TakeOverReply(proof=proof, step=self._follower.take_over())
+        return pb.TakeOverReply(proof=proof, step=self._follower.take_over(request.anyway))
+
+    def Release(self, request: pb.ReleaseRequest, caller: Any) -> pb.ReleaseReply:  # noqa: N802
+        """Refuse: a server gives its standby up."""
+        self._let_in(request, RELEASE_REQUEST, caller)
+        raise ConfigError(f"release: expected a server, found its standby; give the server's URL, {self._server}")
 
     def worker_of(self, caller: Any) -> Joined:
         """Refuse: nobody joins a standby."""

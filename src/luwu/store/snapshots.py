@@ -16,6 +16,7 @@ from luwu.store.folders import StoreIdentity
 from luwu.store.opening import open_writer, reader_of
 from luwu.store.parts import SNAPSHOT_RECORD_NAME
 from luwu.store.run_record import read_record, restore_record
+from luwu.store.standby_record import require_alone
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify
 
@@ -121,10 +122,12 @@ def restore(folders: list[Path], step: int, progress: Progress = no_progress) ->
         progress: called with bytes read, and bytes in all.
 
     Raises:
-        StoreFormatError: there is no store. StoreLockedError: a server has it open. ConfigError: no such snapshot.
+        StoreFormatError: there is no store. StoreLockedError: a server has it open. ConfigError: no such snapshot, or
+        the store has a standby or is one: that one has later steps.
         StoreCorruptError: the snapshot is damaged; the store is as it was.
     """
     identity = require_identity(folders)
+    require_alone(folders[0])
     inside = snapshot_folders(folders, step)
     read_record(inside[0])
     report = verify(inside, progress)

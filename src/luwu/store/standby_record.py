@@ -27,7 +27,7 @@ class StandbyRecord:
     Attributes:
         follows: the store is a standby's, and may not be trained.
         other: URL of the server that it follows, of its standby, or, where neither is so, of the server that it has
-            taken over from; empty: it has none.
+            taken over from; empty: there is none.
         in_sync: no commit of the server counts without the standby, so the standby may take over.
         generation: how often a standby has taken over, in the history of this store.
     """
@@ -36,10 +36,6 @@ class StandbyRecord:
     other: str = ""
     in_sync: bool = False
     generation: int = 0
-
-    def has_taken_over_from(self, server: str) -> bool:
-        """Return True where the store was the standby of this server, and is a server's own now."""
-        return not self.follows and not self.in_sync and self.other == server
 
 
 def read_standby(folder: Path) -> StandbyRecord:
@@ -81,9 +77,10 @@ def write_standby(folder: Path, record: StandbyRecord) -> None:
 def require_own(folder: Path, record: StandbyRecord) -> None:
     """Raise ConfigError where the store follows a server: that one trains it."""
     if record.follows:
+        choice = f", or have it take over with luwu standby take-over {folder}" if record.in_sync else ""
         raise ConfigError(
             f"the store {folder} is the standby of {record.other}, which trains it: start it with luwu server "
-            f"--standby-of {record.other}, or have it take over with luwu standby take-over {folder}"
+            f"--standby-of {record.other}{choice}"
         )
 
 

@@ -224,13 +224,13 @@ void send_pieces(const fabric::Descriptor& socket, const std::vector<std::vector
 std::uint64_t serve(Standby& standby, fabric::Descriptor socket) {
     fabric::Bell bell;
     std::uint64_t heard = 0;
-    std::optional<bool> to_note;
+    std::optional<std::uint64_t> to_note;
     standby.hear(&bell);
     {
         fabric::Channel channel(std::move(socket), bell, nullptr, "");
         standby::ReceiverSession session(standby.store, standby.applier, channel, kSilence,
                                          {.record = [](std::uint64_t) {},
-                                          .sync = [&](bool in_sync) { to_note = in_sync; },
+                                          .sync = [&](bool, std::uint64_t word) { to_note = word; },
                                           .committed = [&](const standby::Applied&) { ++heard; },
                                           .noted = [&] { return std::exchange(to_note, std::nullopt); },
                                           .heard = [] {}});

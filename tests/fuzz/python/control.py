@@ -259,7 +259,7 @@ class _Standby:
     def status(self) -> pb.StandbyStatus:
         return pb.StandbyStatus(other="luwu://10.0.0.2:7070")
 
-    def follow(self, request: pb.FollowRequest, host: str) -> pb.FollowReply:
+    def follow(self, request: pb.FollowRequest, host: str, step: int) -> pb.FollowReply:
         assert host == "10.0.0.1"
         return pb.FollowReply(uuid="u")
 
