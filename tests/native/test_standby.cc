@@ -164,7 +164,8 @@ TEST_CASE("no commit counts without a standby that was in sync") {
     SUBCASE("it has taken over") {
         server.sender->replace("the standby has taken over");
         CHECK(step.get() == -1);
-        CHECK(kind_of([&] { server.sender->connect({"127.0.0.1", 1, kToken}); }) == ErrorKind::server);
+        CHECK(kind_of([&] { server.sender->connect({"127.0.0.1", 1, kToken}); }, "has taken over") ==
+              ErrorKind::server);
     }
 }
 
