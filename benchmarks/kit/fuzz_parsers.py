@@ -181,6 +181,8 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "if (failed_) return;": _TIME,
         "channel_.wait_for_bell();": _TIME,
     },
+    "native/standby/receiver_session.cc": {"FrameKind::alive, 0": _TIME, "spoke = now;": _TIME},
+    "native/standby/link.cc": {"FrameKind::alive, 0": _TIME, "spoke = now;": _TIME},
     "native/store/lock_file.cc": {
         "cannot replace ": _OTHER_USER,
         "which a copy with hard links has": _OTHER_USER,

@@ -67,7 +67,7 @@ class Applier {
     store::ChunkStore& store_;
     std::function<void()> done_;
     std::uint64_t attempt_ = 0;  // of the server: the records since the last commit are of it; 0: there are none
-    std::vector<std::optional<std::uint64_t>> written_;  // per chunk, since the last commit: its update count
+    std::vector<std::optional<std::uint64_t>> written_;  // per chunk: update count of the last that came
     std::mutex mutex_;                                   // guards what is below
     std::condition_variable changed_;
     std::vector<store::AlignedBuffer> free_;

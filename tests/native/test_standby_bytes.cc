@@ -1,120 +1,11 @@
-// A standby and a server that gets other bytes than it should: values change by whole commits alone.
+// A standby that gets other bytes than it should: values change by whole commits alone.
 #include <doctest/doctest.h>
 
-#include <condition_variable>
-#include <cstring>
-#include <mutex>
-#include <set>
 #include <vector>
 
-#include "fabric/tcp/socket.h"
-#include "standby_support.h"
-#include "store/records.h"
+#include "standby_peers.h"
 
 namespace luwu::test {
-
-namespace {
-
-using fabric::FrameKind;
-
-// Sends what a test wants to a standby, of a store's last commit.
-class FakeServer {
-  public:
-    FakeServer(const Folders& folders, const standby::Receiver& standby)
-        : store_(folders, layout_of(folders), kUuid, store::OpenMode::read_only),
-          link_({"127.0.0.1", standby.port(), kToken}, nullptr, kTiming, kTiming.hello) {
-        link_.start({.frame =
-                         [this](const fabric::Frame& frame) {
-                             const std::lock_guard lock(mutex_);
-                             heard_.insert(frame.kind);
-                             changed_.notify_all();
-                         },
-                     .ended =
-                         [this](const std::string& why) {
-                             const std::lock_guard lock(mutex_);
-                             ended_ = why;
-                             changed_.notify_all();
-                         }});
-    }
-    ~FakeServer() { link_.stop(); }
-    FakeServer(const FakeServer&) = delete;
-    FakeServer& operator=(const FakeServer&) = delete;
-
-    [[nodiscard]] std::uint32_t chunks() const { return static_cast<std::uint32_t>(store_.layout().chunks().size()); }
-    [[nodiscard]] const store::ChunkPlace& place(std::uint32_t chunk) const { return store_.layout().chunks()[chunk]; }
-
-    // `change` gets the record's parameters and its header, which is sealed again.
-    void send_record(std::uint32_t chunk, const std::function<void(std::byte*, store::ChunkHeader&)>& change = {}) {
-        const store::ChunkPlace& where = place(chunk);
-        const std::uint64_t count = store_.committed().counts[where.block];
-        auto record = std::make_shared<store::AlignedBuffer>(where.record_bytes());
-        std::byte* states = record->data() + where.parameter_bytes;
-        store::IoRequest request = store_.records().read_record(where, count, record->data(), states);
-        store::transfer_now(request);
-        REQUIRE(request.error == 0);
-        if (change) {
-            store::ChunkHeader header = store::load_chunk_header(states);
-            change(record->data(), header);
-            store::seal(header);
-            std::memcpy(states, &header, sizeof header);
-        }
-        post({FrameKind::record_parameters, chunk, count, where.parameter_bytes}, record->data(), record);
-        post({FrameKind::record_states, chunk, count, where.state_bytes()}, states, record);
-    }
-
-    void send_commit(std::byte note = {}) {
-        auto payload = std::make_shared<std::vector<std::byte>>(store::commit_slot_bytes(store_.layout()));
-        store::encode_commit(store_.committed(), store_.layout(), kUuid, *payload);
-        payload->push_back(note);
-        post({FrameKind::commit, 0, store_.committed().step, payload->size()}, payload->data(), payload);
-    }
-
-    void send_word(FrameKind kind) { post({kind, 0, ++words_, 0}, nullptr, nullptr); }
-
-    // Ends the connection once all that was posted is out, whether it was read or not.
-    void end() {
-        while (!link_.wait_for_room(1, kTiming.hello)) {
-        }
-        link_.stop();
-    }
-
-    void await(FrameKind kind) {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return heard_.contains(kind) || ended_; });
-        INFO(ended_.value_or(""));
-        CHECK(heard_.contains(kind));
-    }
-
-    [[nodiscard]] std::string why_it_ended() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return ended_.has_value(); });
-        return *ended_;
-    }
-
-  private:
-    std::uint64_t words_ = 0;
-    void post(const fabric::Frame& frame, const std::byte* payload, std::shared_ptr<void> memory) {
-        link_.post({frame, {payload, frame.bytes}, [memory = std::move(memory)] {}});
-    }
-
-    store::ChunkStore store_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::set<FrameKind> heard_;
-    std::optional<std::string> ended_;
-    standby::Link link_;
-};
-
-// Folders of a server's store at its first step, and of a standby's.
-struct Two {
-    Two() : own{scratch.folder("own")}, other{scratch.folder("other")} { train(own, 1, 1, store::OpenMode::create); }
-
-    Scratch scratch;
-    Folders own;
-    Folders other;
-};
-
-}  // namespace
 
 TEST_CASE("a standby refuses a record that is not what its checksums say") {
     const Two two;
@@ -128,6 +19,10 @@ TEST_CASE("a standby refuses a record that is not what its checksums say") {
     SUBCASE("other states") {
         server.send_record(1, [](std::byte*, store::ChunkHeader& header) { header.state_crc[0] ^= 1U; });
         expected = "other bytes than its checksums say";
+    }
+    SUBCASE("a header that is not what its own checksum says") {
+        server.send_record(1, [](std::byte*, store::ChunkHeader& header) { header.version = 0; });
+        expected = "a damaged header";
     }
     SUBCASE("another store's") {
         server.send_record(1, [](std::byte*, store::ChunkHeader& header) { header.uuid[3] ^= 1U; });
@@ -172,6 +67,22 @@ TEST_CASE("a standby refuses a commit of which a record is missing, and takes it
     }
     standby.reset();
     check_at(two.other, 1);
+}
+
+TEST_CASE("a standby takes no commit of fewer updates than it has") {
+    const Two two;
+    train(two.other, 1, 3, store::OpenMode::create);
+    auto standby = make_standby(two.other, store::OpenMode::open);
+    {
+        FakeServer server(two.own, *standby);
+        for (std::uint32_t chunk = 0; chunk < server.chunks(); ++chunk) {
+            if (server.place(chunk).trainable) server.send_record(chunk);
+        }
+        server.send_commit();
+        CHECK(server.why_it_ended().find("came without the record") != std::string::npos);
+    }
+    standby.reset();
+    check_at(two.other, 3);
 }
 
 TEST_CASE("a standby takes as much from its tenth connection as from its first") {

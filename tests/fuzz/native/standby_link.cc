@@ -144,6 +144,7 @@ LUWU_FUZZ_TARGET("standby_link") {
         const auto refused =
             fuzz::error_of({ErrorKind::server}, [&] { sender.connect({"127.0.0.1", port.number, {}}); });
         if (!refused) sender.commit(made.store);
+        sender.give_back();
         const standby::SenderView view = sender.view();
         require(!view.required, "nobody but the server's owner makes a standby required");
         require(view.step == 0 || view.step == kStep, "a standby has a commit that was made, or none");
