@@ -224,7 +224,7 @@ CASES = [
             "switches.0.link.sent_bytes": (80, "sent 80 B"),
             "switches.0.link.packets_again": (3, "3 packets sent again"),
             "switches.0.link.packets_dropped": (1, "1 dropped"),
-            "standby.in_sync": (True, "standby luwu://host3:7070: has every commit"),
+            "standby.in_sync": (True, "standby luwu://host3:7070: no commit counts without it"),
             "standby.waits_seconds": (7.0, "a commit waits for it since 7 s"),
             "machines.0.host": ("host2", "machine host2"),
             "machines.0.peer": ("10.0.0.2", "(10.0.0.2)"),

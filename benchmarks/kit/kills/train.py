@@ -90,7 +90,8 @@ def kill_train(
     folder.mkdir()
     prepare_small_run(folder, workers)
     clock = Clock(scenario.name)
-    steps = (2 * STEPS_A_LIFE + 4) * kills + STEPS_A_LIFE
+    # More than are made on a quiet machine: where this process gets its turn late, a life makes more before its kill.
+    steps = 3 * (2 * STEPS_A_LIFE + 4) * kills + STEPS_A_LIFE
     run = Trainee(folder, "disturbed", Site(folder / "servers", transport, servers, workers), workers, steps)
     openings = [OPENING_SECONDS]
     with ending(run.site.lives), ending(run.lives):
@@ -148,10 +149,13 @@ def _kill_worker(scenario: Scenario, run: Trainee, life: Life, clock: Clock) -> 
 
 
 def _look(scenario: Scenario, run: Trainee, life: Life, before: list[bytes]) -> None:
-    """Look at the rows after a kill, and where the life before it had resumed."""
-    rows = run.rows()
-    scenario.expect(rows[: len(before)] == before, "rows of metrics.jsonl were lost")
+    """Look at the rows after a kill, and where the life before it had resumed.
+
+    A single server answers a step, which then has its row, before it is on the disk; no step after it.
+    """
+    rows, kept = run.rows(), len(before) - (scenario.servers == 1)
+    scenario.expect(rows[:kept] == before[:kept], "rows of metrics.jsonl were lost")
     resumed = [int(text.split()[3]) for text in life.texts if text.startswith("resuming after step")]
     if resumed:
         scenario.resumes += 1
-        scenario.expect(resumed[0] >= len(before), f"{len(before)} was announced, {resumed[0]} was resumed")
+        scenario.expect(resumed[0] >= kept, f"{len(before)} was announced, {resumed[0]} was resumed")
