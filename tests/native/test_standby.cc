@@ -190,6 +190,57 @@ TEST_CASE("a commit does not wait for ever for a standby that is away") {
     CHECK(std::string(failure->what()).find("has not answered for too long") != std::string::npos);
 }
 
+TEST_CASE("a standby that hears too late that it is given up hears that it is not") {
+    const Scratch scratch;
+    const Folders own{scratch.folder("own")};
+    const Folders other{scratch.folder("other")};
+    auto sender = std::make_shared<standby::Sender>(standby::SenderSettings{
+        .timing = kTiming, .answer = std::chrono::milliseconds(20), .tls = {}, .required = false, .patience = 1h});
+    Server server(own, store::OpenMode::create, sender);
+    auto standby = make_standby(other, store::OpenMode::create);
+    auto owners = std::make_unique<Owners>(*sender, *standby);
+    for (bool connected = false; !connected;) {  // an answer takes longer at times
+        try {
+            sender->connect({"127.0.0.1", standby->port(), kToken});
+            connected = true;
+        } catch (const Error&) {
+        }
+    }
+    REQUIRE(server.rig.run_all(1) == 1);
+    owners.reset();  // its owner notes nothing
+    CHECK(!sender->release(false));
+    CHECK(sender->view().required);
+    auto step = std::async(std::launch::async, [&] { return server.rig.run_all(2); });
+    wait_until([&] { return sender->view().waits; });  // until it has noted that it is counted on
+    owners = std::make_unique<Owners>(*sender, *standby);
+    CHECK(step.get() == 1);
+    CHECK(standby->view().in_sync);
+}
+
+TEST_CASE("a standby that comes and is refused again and again does not keep a commit waiting for ever") {
+    const Scratch scratch;
+    const Folders own{scratch.folder("own")};
+    const Folders other{scratch.folder("other")};
+    train(other, 1, 5, store::OpenMode::create);  // the server's store was taken back
+    train(own, 1, 2, store::OpenMode::create);
+    auto standby = make_standby(other, store::OpenMode::open, true);
+    auto sender = make_sender(true, 200ms);
+    std::atomic<bool> ends{false};
+    std::thread comes([&] {
+        while (!ends) {
+            try {
+                sender->connect({"127.0.0.1", standby->port(), kToken});
+            } catch (const Error&) {
+            }
+            std::this_thread::sleep_for(1ms);
+        }
+    });
+    const store::ChunkStore store(own, layout_of(own), kUuid, store::OpenMode::read_only);
+    CHECK(kind_of([&] { sender->commit(store); }, "taken back") == ErrorKind::server);
+    ends = true;
+    comes.join();
+}
+
 TEST_CASE("a server that was started again waits for its standby, which has the commit") {
     const Scratch scratch;
     const Folders own{scratch.folder("own")};

@@ -25,6 +25,7 @@ from luwu.store.dcp_output import DcpReport
 from luwu.store.exporting import ExportReport
 from luwu.store.importing import ImportReport
 from luwu.store.snapshots import SnapshotInfo
+from luwu.store.standby_record import StandbyRecord
 from luwu.store.upkeep import FolderUse, StoreInfo
 from luwu.store.verifying import VerifyReport
 
@@ -34,6 +35,7 @@ INFO = StoreInfo(
     optimizer="adamw", optimizer_states=("exp_avg",), loss_scale=1024.0, step=7, attempts=9, rolled_back=2,
     origin=("model.safetensors",), folders=(FolderUse(Path("/data/x"), 5000, 6000, 7000),), in_use=True,
     unfinished_import=False, snapshots=(3, 5), findings=("a commit record is damaged",),
+    standby=StandbyRecord(other="luwu://host3:7070", in_sync=True),
 )  # fmt: skip
 DAMAGED = VerifyReport(7, 12, 3_000_000, 2.0, 1, "the checksum of chunk 4 is wrong", ("run.json is damaged",))
 
@@ -103,6 +105,7 @@ CASES = [
         INFO,
         {
             "uuid": ("ab12", "ab12"),
+            "standby.in_sync": (True, "luwu://host3:7070 has each commit"),
             "model.0": ("GPT2LMHeadModel", "GPT2LMHeadModel"),
             "dtype": ("bfloat16", "bfloat16"),
             "frozen": (202, "1,203, 202 of them frozen"),

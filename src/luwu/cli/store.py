@@ -140,6 +140,7 @@ def print_info(found: StoreInfo) -> None:
         "optimizer": f"{found.optimizer}: {', '.join(found.optimizer_states) or 'nothing to keep'}",
         "loss scale": "" if found.loss_scale is None else f"{found.loss_scale:g}",
         "divided into": f"{counted(found.blocks, 'block')}, {counted(found.chunks, 'chunk')}",
+        "standby": str(found.standby),
         "damaged": "\n".join(found.findings),
         "snapshots": ", ".join(f"step {step}" for step in found.snapshots),
         "uuid": found.uuid,

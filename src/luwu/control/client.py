@@ -99,7 +99,7 @@ class ControlClient(OfThisProcess):
         proof = self._credentials.prove_participant(own, hello.nonce, asked)
         seconds = self._timeouts.rejoin_seconds + self._timeouts.answer_seconds
         try:
-            with saying(log, f"the server at {self.url}, whose run before this one has not ended,", seconds):
+            with saying(log, f"the server at {self.url}, which has another run still, or waits for its standby,", seconds):
                 reply = join(self._stub, hello.nonce, proof, seconds)
         except grpc.RpcError as error:
             raise self._translated(error, "joining") from None

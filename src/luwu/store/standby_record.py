@@ -37,6 +37,15 @@ class StandbyRecord:
     in_sync: bool = False
     generation: int = 0
 
+    def __str__(self) -> str:
+        """Describe what the store is to another one; empty: nothing."""
+        if self.follows:
+            state = "with each of its commits" if self.in_sync else "not brought in sync"
+            return f"this is the standby of {self.other}, {state}"
+        if self.in_sync:
+            return f"{self.other} has each commit; if it has taken over, that is where later steps are"
+        return f"this has taken over from {self.other}" if self.other else ""
+
 
 def read_standby(folder: Path) -> StandbyRecord:
     """Read the record of the store whose first folder this is; a store without a file has no standby and is none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from luwu.core.errors import StoreCorruptError, StoreLockedError
@@ -20,6 +20,7 @@ from luwu.store.origin import read_origin, require_model_files
 from luwu.store.parts import is_there
 from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
+from luwu.store.standby_record import StandbyRecord, read_standby
 from luwu.store.values import has_master, moment_names, require_identity, require_whole
 
 _DISK_BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own
@@ -62,6 +63,7 @@ class StoreInfo:
         findings: damage to the commit records, in words, which hides at most the last commit, and to the version that
             is not committed, both of which opening the store for training mends; and to origin.json and an imported
             model's files, which hides ``origin`` and ``model``.
+        standby: the store's standby, or the server that it follows.
     """
 
     uuid: str
@@ -84,6 +86,7 @@ class StoreInfo:
     unfinished_import: bool
     snapshots: tuple[int, ...]
     findings: tuple[str, ...]
+    standby: StandbyRecord = field(default_factory=StandbyRecord)
 
 
 def info(folders: list[Path]) -> StoreInfo:
@@ -122,6 +125,7 @@ def info(folders: list[Path]) -> StoreInfo:
         unfinished_import=is_there(folders[0] / UNFINISHED_IMPORT_NAME),
         snapshots=tuple(snapshot_steps(folders)),
         findings=(*findings_of(reader), *damage),
+        standby=read_standby(folders[0]),
     )
 
 
