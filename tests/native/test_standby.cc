@@ -196,7 +196,7 @@ TEST_CASE("a standby that hears too late that it is given up hears that it is no
     const Folders other{scratch.folder("other")};
     auto sender = std::make_shared<standby::Sender>(standby::SenderSettings{
         .timing = kTiming, .answer = std::chrono::milliseconds(20), .tls = {}, .required = false, .patience = 1h});
-    Server server(own, store::OpenMode::create, sender);
+    ReplicatedServer server(own, store::OpenMode::create, sender);
     auto standby = make_standby(other, store::OpenMode::create);
     auto owners = std::make_unique<Owners>(*sender, *standby);
     for (bool connected = false; !connected;) {  // an answer takes longer at times

@@ -218,7 +218,7 @@ AT = r"luwu://127\.0\.0\.1:\d+"
             a_session_over_the_network,
             [
                 rf"waiting for a server at {AT}, which does not answer yet, until {CLOCK} \(30 s\)",
-                rf"waiting for the server at {AT}, which has another run still, or waits for its standby, until {CLOCK} \(65 s\)",
+                rf"waiting for the server at {AT}, which is not ready for another run yet, until {CLOCK} \(65 s\)",
                 rf"waiting for the server at {AT} to let this participant watch its run until {CLOCK} \(60 s\)",
                 r"waiting for the server to open its store, and for the other workers and the switches of the run, "
                 rf"until {CLOCK} \(90 s\)",

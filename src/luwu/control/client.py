@@ -99,7 +99,7 @@ class ControlClient(OfThisProcess):
         proof = self._credentials.prove_participant(own, hello.nonce, asked)
         seconds = self._timeouts.rejoin_seconds + self._timeouts.answer_seconds
         try:
-            with saying(log, f"the server at {self.url}, which has another run still, or waits for its standby,", seconds):
+            with saying(log, f"the server at {self.url}, which is not ready for another run yet,", seconds):
                 reply = join(self._stub, hello.nonce, proof, seconds)
         except grpc.RpcError as error:
             raise self._translated(error, "joining") from None
