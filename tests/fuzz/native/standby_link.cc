@@ -140,7 +140,8 @@ LUWU_FUZZ_TARGET("standby_link") {
     const std::vector<std::byte> rest = fuzz::stream_of(input);
     std::thread standby([&] { play_standby(port.listener, welcome, rest, (mode & kCommitFirst) != 0); });
     {
-        standby::Sender sender({.timing = kTiming, .answer = kTiming.hello, .tls = {}, .required = false, .patience = 1h});
+        standby::Sender sender(
+            {.timing = kTiming, .answer = kTiming.hello, .tls = {}, .required = false, .patience = 1h});
         const auto refused =
             fuzz::error_of({ErrorKind::server}, [&] { sender.connect({"127.0.0.1", port.number, {}}); });
         if (!refused) sender.commit(made.store);
