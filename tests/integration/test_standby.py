@@ -22,7 +22,6 @@ from luwu.control.status import ask_status
 from luwu.control.timeouts import Timeouts
 from luwu.errors import AuthenticationError, ConfigError, ServerError
 from luwu.server import standby as standby_module
-from luwu.server import standby_link
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 from luwu.server.standby import Standby, serves_itself
@@ -34,7 +33,13 @@ from luwu.store.standby_record import StandbyRecord, read_standby, write_standby
 KEY = "the key of a job in the tests"
 CREDENTIALS = Credentials(KEY.encode())
 QUICK = Timeouts(
-    connect_seconds=20, look_seconds=0.05, drain_seconds=0.2, rejoin_seconds=1, standby_seconds=60, health_seconds=20
+    connect_seconds=20,
+    look_seconds=0.05,
+    drain_seconds=0.2,
+    rejoin_seconds=1,
+    standby_seconds=60,
+    standby_ask_seconds=0.05,
+    health_seconds=20,
 )
 LONGEST_SECONDS = 60.0
 
@@ -68,9 +73,7 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(standby_module, "ASK_SECONDS", 0.05)
-    monkeypatch.setattr(standby_link, "ASK_SECONDS", 0.05)
+def site(tmp_path: Path) -> Iterator[Site]:
     with ExitStack() as stack:
         yield Site(tmp_path, stack)
 

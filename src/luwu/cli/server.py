@@ -107,7 +107,7 @@ def follow(
     import signal
 
     from luwu.launch.interrupts import SIGNALS
-    from luwu.server.standby import LOOK_SECONDS, Standby, serves_itself
+    from luwu.server.standby import Standby, serves_itself
 
     if serves_itself(wanted, credentials, timeouts):
         log.warning("serves: %s has not taken over from this store since", wanted.standby_of)
@@ -116,7 +116,7 @@ def follow(
         log.info("follows %s at=%s stores=%s", wanted.standby_of, standby.url, ",".join(wanted.stores))
         say(standby.url)
         while not standby.taken_over:
-            number = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
+            number = signal.sigtimedwait(SIGNALS, timeouts.signal_check_seconds)
             standby.raise_if_refused()
             if number is not None and number.si_signo in SIGNALS:  # after SIGCONT CPython 3.11 returns any number
                 log.info("stops signal=%s step=%d", signal.Signals(number.si_signo).name, standby.step)

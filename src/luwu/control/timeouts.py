@@ -59,6 +59,10 @@ class Timeouts(Group):
     """A run waits this long for a switch that has ended to be started again before it fails."""
     standby_seconds: Seconds = 60.0
     """A commit waits this long for a standby that is away before its run fails; a join waits `rejoin_seconds`."""
+    standby_look_seconds: Seconds = 0.05
+    """A server and its standby note what they have agreed on within this time; the first commit waits for it."""
+    standby_ask_seconds: Seconds = 1.0
+    """A standby that is not connected asks its server this often, and a server its standby if it has taken over."""
     signal_check_seconds: Seconds = 0.1
     """Ctrl-C is seen within this time while a worker waits for a commit."""
     look_seconds: Seconds = 0.5

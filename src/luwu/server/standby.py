@@ -39,10 +39,7 @@ from luwu.store.folders import StoreIdentity, read_identity, require_stripes, wr
 from luwu.store.opening import lock_made
 from luwu.store.standby_record import StandbyRecord, read_standby, write_standby
 
-LOOK_SECONDS = 0.05
 GIVEN_UP = "was given up, and follows no more; start it again to follow"
-ASK_SECONDS = 1.0
-"""The server is asked this often while it is not connected."""
 
 log = logging.getLogger(__name__)
 
@@ -240,15 +237,15 @@ class Standby:
         self._record = record
 
     def _tend(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS) and not self._taken_over:
+        while not self._closed.wait(self._timeouts.standby_look_seconds) and not self._taken_over:
             try:
                 self._look()
             except LuwuError as error:
                 self._say_trouble(str(error))
-                self._closed.wait(ASK_SECONDS)
+                self._closed.wait(self._timeouts.standby_ask_seconds)
             except Exception:  # whatever it is, the standby must go on looking
                 log.exception("following %s failed", self._server)
-                self._closed.wait(ASK_SECONDS)
+                self._closed.wait(self._timeouts.standby_ask_seconds)
 
     def _look(self) -> None:
         with self._turn:
@@ -259,7 +256,7 @@ class Standby:
         if view.get("connected"):
             self._trouble, self._heard = "", True
             return
-        if self._given_up or time.monotonic() - self._asked_at < ASK_SECONDS:
+        if self._given_up or time.monotonic() - self._asked_at < self._timeouts.standby_ask_seconds:
             return
         self._ask(receiver)
         after = self._settings.take_over_after

@@ -26,11 +26,6 @@ from luwu.server.standby_files import files_of, note_of
 from luwu.store.folders import read_identity
 from luwu.store.standby_record import StandbyRecord, read_standby, require_own, write_standby
 
-LOOK_SECONDS = 0.05
-"""A standby that has a whole commit is noted within this time, and the commit waits for it once."""
-ASK_SECONDS = 2.0
-"""A standby that is away is asked this often if it has taken over."""
-
 log = logging.getLogger(__name__)
 
 
@@ -97,7 +92,7 @@ class StandbyLink:
         deadline = time.monotonic() + self._timeouts.rejoin_seconds
         while (view := self.sender.view())["required"] and not view["connected"]:
             self.raise_if_replaced()
-            if self._closed.wait(LOOK_SECONDS) or time.monotonic() >= deadline:
+            if self._closed.wait(self._timeouts.standby_look_seconds) or time.monotonic() >= deadline:
                 raise ServerError(
                     f"this server's commits do not count without its standby {self._url}, which is away; start that "
                     "one, or give it up with luwu standby release"
@@ -220,12 +215,12 @@ class StandbyLink:
         self._record = record
 
     def _tend(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
+        while not self._closed.wait(self._timeouts.standby_look_seconds):
             try:
                 self._look()
             except Exception:  # whatever it is, the server must go on looking
                 log.exception("looking after the standby failed")
-                self._closed.wait(ASK_SECONDS)
+                self._closed.wait(self._timeouts.standby_ask_seconds)
 
     def _look(self) -> None:
         view = self.sender.view()
@@ -262,7 +257,7 @@ class StandbyLink:
 
     def _ask_other(self) -> None:
         """Ask a standby that is away if it has taken over."""
-        if time.monotonic() - self._asked_at < ASK_SECONDS:
+        if time.monotonic() - self._asked_at < self._timeouts.standby_ask_seconds:
             return
         with suppress(LuwuError):  # it is away
             other = ask_status(self._url, self._credentials, self._timeouts).standby
