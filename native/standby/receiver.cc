@@ -148,7 +148,7 @@ void Receiver::end_greetings(bool all) {
 
 std::shared_ptr<Receiver::Connection> Receiver::next_admitted() {
     const std::lock_guard lock(mutex_);
-    if (admitted_.empty()) return nullptr;
+    if (admitted_.empty() || closing_) return nullptr;  // who closes ends the one that is served
     served_ = std::move(admitted_.front());
     admitted_.pop_front();
     return served_;

@@ -99,7 +99,6 @@ class Receiver {
     std::uint64_t next_number_ = 1;
     std::list<Greeting> greetings_;
     std::optional<std::vector<std::byte>> standing_;  // made while nobody is connected: it reads every chunk's header
-    Applier applier_;
     std::atomic<bool> closing_{false};
     mutable std::mutex mutex_;  // guards what is below
     std::optional<fabric::Token> token_;
@@ -108,6 +107,7 @@ class Receiver {
     std::shared_ptr<Connection> served_;  // null: nobody is connected
     fabric::Clock::time_point heard_at_ = fabric::Clock::now();
     ReceiverView view_;
+    Applier applier_;     // its thread uses what is above
     std::thread thread_;  // last: it uses all of the above
 };
 
