@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <utility>
 
@@ -46,12 +45,7 @@ Link::Link(const Place& place, const fabric::TlsContext* tls, const fabric::Timi
     channel.handshake();
     fabric::Hello hello;
     hello.token = place.token;
-    const auto bytes = fabric::encode(hello);
-    for (std::size_t written = 0; written < bytes.size();) {
-        const std::size_t count = channel.write_some(std::span(bytes).subspan(written), false);
-        written += count;
-        if (count == 0) channel.wait(true);
-    }
+    fabric::send_hello(channel, hello);
     fabric::FrameReader reader;
     std::optional<Frame> frame;
     while (!(frame = reader.read_header(channel))) channel.wait(false);

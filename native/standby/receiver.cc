@@ -156,13 +156,7 @@ std::shared_ptr<Receiver::Connection> Receiver::next_admitted() {
 
 void Receiver::check_token(fabric::Channel& channel) const {
     channel.handshake();
-    std::array<std::byte, fabric::kHelloBytes> bytes{};
-    for (std::size_t received = 0; received < bytes.size();) {
-        const std::size_t count = channel.read_some(std::span(bytes).subspan(received));
-        received += count;
-        if (count == 0) channel.wait(false);
-    }
-    const fabric::Hello hello = fabric::decode_hello(bytes);
+    const fabric::Hello hello = fabric::decode_hello(fabric::receive_hello(channel));
     const std::lock_guard lock(mutex_);
     if (!token_ || !fabric::equal(*token_, hello.token)) throw Dropped(Drop::token);
 }
@@ -234,7 +228,7 @@ void Receiver::committed(Applied commit) {
     view_.note = std::move(commit.note);
 }
 
-// What has arrived is applied: the server may be gone, and this store may have its last commit.
+// All that has arrived is applied: the server may be gone, and this store may have its last commit.
 void Receiver::ended(const std::string& why) {
     if (auto commit = applier_.begin_again()) committed(std::move(*commit));
     const std::lock_guard lock(mutex_);

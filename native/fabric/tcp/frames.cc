@@ -98,6 +98,25 @@ Hello decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
     return hello;
 }
 
+void send_hello(Channel& channel, const Hello& hello) {
+    const auto bytes = encode(hello);
+    for (std::size_t sent = 0; sent < bytes.size();) {
+        const std::size_t count = channel.write_some(std::span(bytes).subspan(sent), false);
+        sent += count;
+        if (count == 0) channel.wait(true);
+    }
+}
+
+std::array<std::byte, kHelloBytes> receive_hello(Channel& channel) {
+    std::array<std::byte, kHelloBytes> bytes{};
+    for (std::size_t received = 0; received < bytes.size();) {
+        const std::size_t count = channel.read_some(std::span(bytes).subspan(received));
+        received += count;
+        if (count == 0) channel.wait(false);
+    }
+    return bytes;
+}
+
 std::array<std::byte, kFrameBytes> encode(const Frame& frame) {
     std::array<std::byte, kFrameBytes> bytes{};
     put(&bytes[0], static_cast<std::uint32_t>(frame.kind));

@@ -114,7 +114,9 @@ struct Hello {
 };
 
 [[nodiscard]] std::array<std::byte, kHelloBytes> encode(const Hello& hello);
-[[nodiscard]] Hello decode_hello(std::span<const std::byte, kHelloBytes> bytes);  // throws Dropped
+[[nodiscard]] Hello decode_hello(std::span<const std::byte, kHelloBytes> bytes);   // throws Dropped
+void send_hello(Channel& channel, const Hello& hello);                             // waits for room
+[[nodiscard]] std::array<std::byte, kHelloBytes> receive_hello(Channel& channel);  // waits for all of it
 [[nodiscard]] std::array<std::byte, kFrameBytes> encode(const Frame& frame);
 [[nodiscard]] Frame decode_frame(std::span<const std::byte, kFrameBytes> bytes);  // throws Dropped
 

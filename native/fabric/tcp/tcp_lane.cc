@@ -141,13 +141,7 @@ std::shared_ptr<Channel> TcpLane::dial() {
     auto channel = std::make_shared<Channel>(std::move(socket), bell_, tls_, settings_.address);
     channel->limit(deadline);
     channel->handshake();
-    const auto hello =
-        encode(Hello{stream_, settings_.job, incarnation_, settings_.rank, settings_.workers, settings_.token});
-    for (std::size_t sent = 0; sent < hello.size();) {
-        const std::size_t count = channel->write_some(std::span(hello).subspan(sent), false);
-        sent += count;
-        if (count == 0) channel->wait(true);
-    }
+    send_hello(*channel, {stream_, settings_.job, incarnation_, settings_.rank, settings_.workers, settings_.token});
     FrameReader reader;
     std::optional<Frame> frame;
     while (!(frame = reader.read_header(*channel))) {

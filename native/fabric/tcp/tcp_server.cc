@@ -221,13 +221,7 @@ void TcpServer::greet_and_serve(Served& served) {
 
 Hello TcpServer::greet(TcpConnection& connection) const {
     connection.channel.handshake();
-    std::array<std::byte, kHelloBytes> bytes{};
-    for (std::size_t received = 0; received < bytes.size();) {
-        const std::size_t count = connection.channel.read_some(std::span(bytes).subspan(received));
-        received += count;
-        if (count == 0) connection.channel.wait(false);
-    }
-    return checked(bytes);
+    return checked(receive_hello(connection.channel));
 }
 
 // Throws Dropped for a hello of another job or of a rank that there is not.
