@@ -51,8 +51,8 @@ class Link {
     void start(Hears hears);
     void stop();  // ends the connection, and waits for the thread
     void post(Message message);
-    // Gives up the records that have not begun to go out, and returns, with their number of frames, when none of which
-    // this has the memory is left.
+    // Gives up the records that have not begun to go out. Returns the number of their frames, once no record's memory
+    // is used any more.
     std::size_t drop_records();
     // True once fewer messages than this wait, or the connection has ended; false: that takes longer.
     [[nodiscard]] bool wait_for_room(std::size_t most, std::chrono::milliseconds at_most);

@@ -14,7 +14,7 @@ namespace luwu::standby {
 
 class ReceiverSession {
   public:
-    // What the server says beside records and commits. Called in the session's thread.
+    // Functions that take what the server says, and tell what to answer. They are called in the session's thread.
     struct Says {
         std::function<void(std::uint64_t bytes)> record;
         std::function<void(bool in_sync, std::uint64_t word)> sync;  // in_sync or released

@@ -18,8 +18,7 @@ namespace luwu::standby {
 
 struct SenderSettings {
     fabric::Timing timing;
-    std::chrono::milliseconds
-        answer;  // the longest time that a standby takes to connect, or to note that it is given up
+    std::chrono::milliseconds answer;  // the longest time to connect, and for the note that the standby is given up
     std::optional<fabric::TlsSettings> tls;
     bool required = false;               // a standby was in sync when the server ended
     std::chrono::milliseconds patience;  // the longest time that a commit waits for a standby that does not answer
@@ -34,7 +33,7 @@ struct SenderView {
     std::uint64_t step = 0;          // of the last commit that the standby has
     std::uint64_t bytes_sent = 0;    // of records
     std::uint64_t bytes_copied = 0;  // of them: because the standby had missed them
-    std::string lost_because;        // empty: the connection is there, or never was
+    std::string lost_because;        // why the last connection ended; empty: a commit has been made since, or none has
 };
 
 // Every function may be called from any thread.

@@ -1,4 +1,4 @@
-// What a standby has when its server connects, and what the two compare.
+// The state of a standby when its server connects, and how the two compare their stores.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What a server owes its standby: a machine without lock, thread or clock. A standby is in sync once it has had every
-// chunk of a commit. From then on no commit of the server counts without it, also while it is away.
+// A machine, without lock, thread or clock, that knows what a server owes its standby. A standby is in sync once it has
+// had every chunk of a commit. From then on no commit of the server counts without it, also while it is away.
 #pragma once
 
 #include <cstdint>

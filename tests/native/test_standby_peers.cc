@@ -1,4 +1,4 @@
-// What a server sends to its standby, frame by frame, and in what order a standby takes frames.
+// The frames that a server sends to its standby, and the order in which a standby takes them.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -51,7 +51,7 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
             keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, settings_.snapshots);
         }
     }
-    // What this store has committed counts only once a standby that was in sync has it, too.
+    // The last commit counts only once a standby that was in sync has it, too.
     if (settings_.replica && initialised_) {
         settings_.replica->start();
         settings_.replica->commit(store_);
