@@ -63,9 +63,13 @@ class Trainee:
             return (self.run / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
         return []
 
-    def children(self, life: Life) -> list[int]:
-        """Processes that it has started, and their forks."""
-        return process_tree(life.pid)[1:]
+    def workers(self, life: Life) -> list[int]:
+        """Processes that prepare the text or train.
+
+        Not those that have ended, or are about to: their command line is empty, and a signal does nothing to them.
+        """
+        ours = set(processes_naming(str(self.run)))
+        return [process for process in process_tree(life.pid)[1:] if process in ours]
 
     def wait_until_gone(self) -> None:
         """Return when no process of the run lives."""
@@ -141,22 +145,11 @@ def _wait(run: Trainee, life: Life, clock: Clock, moment: str, openings: list[fl
 
 def _kill_worker(scenario: Scenario, run: Trainee, life: Life, clock: Clock) -> None:
     """Kill a child of the launcher, a worker or what prepares the text; the launcher must say so and end the rest."""
-    watch([life], lambda: bool(_living(run.children(life))) or life.status is not None, "children of luwu train")
-    children = _living(run.children(life))
-    os.kill(children[clock.number(len(children))], signal.SIGKILL)
+    watch([life], lambda: bool(run.workers(life)) or life.status is not None, "children of luwu train")
+    workers = run.workers(life)
+    os.kill(workers[clock.number(len(workers))], signal.SIGKILL)
     scenario.expect(life.wait() == 1, f"a child was killed, and luwu train ended with {life.status}")
     scenario.expect("was killed by SIGKILL" in life.tail(), f"it does not say so\n{life.tail()}")
-
-
-def _living(processes: list[int]) -> list[int]:
-    """Those that have not ended: the launcher may not have seen yet that one of them has done its work."""
-    found = []
-    for process in processes:
-        with contextlib.suppress(OSError):
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z":
-                found.append(process)
-    return found
 
 
 def _look(scenario: Scenario, run: Trainee, life: Life, before: list[bytes]) -> None:
