@@ -85,6 +85,11 @@ class StepMachine {
     nb::list vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
         return told(machine_.vote(worker, roll_back, pushes));
     }
+    nb::list annul(std::uint32_t worker) { return told(machine_.annul(worker)); }
+    [[nodiscard]] std::uint64_t ended() const { return machine_.state().progress.ended(); }
+    [[nodiscard]] bool in_step(std::uint32_t worker) const {
+        return machine_.state().members.at(worker).standing != step::Standing::resting;
+    }
     nb::list decide(bool commits, double squares) { return told(machine_.decide(commits, squares)); }
     nb::list join(std::uint32_t worker) { return told(machine_.join(worker)); }
     nb::list leave(std::uint32_t worker) { return told(machine_.leave(worker)); }
@@ -145,6 +150,9 @@ void bind_step(nb::module_& module) {
         .def("push", &StepMachine::push, "worker"_a, "block"_a)
         .def("vote", &StepMachine::vote, "worker"_a, "roll_back"_a, "pushes"_a)
         .def("decide", &StepMachine::decide, "commits"_a, "squares"_a)
+        .def("annul", &StepMachine::annul, "worker"_a)
+        .def_prop_ro("ended", &StepMachine::ended, "Attempts that have ended.")
+        .def("in_step", &StepMachine::in_step, "worker"_a, "True while the worker is in an attempt.")
         .def("join", &StepMachine::join, "worker"_a)
         .def("leave", &StepMachine::leave, "worker"_a)
         .def("lose", &StepMachine::lose, "worker"_a)

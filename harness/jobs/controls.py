@@ -11,7 +11,7 @@ from unittest.mock import patch
 from harness.jobs.reference import Counts
 from harness.jobs.world import Rules
 from luwu.core.division import Share, Standing
-from luwu.core.protocols import COMMITTED, NOT_FINITE, PREPARED, ROLLED_BACK
+from luwu.core.protocols import COMMITTED, NOT_FINITE, PREPARED, ROLLED_BACK, VOID
 from luwu.server.admission import Admission
 from luwu.session.decision import Decision
 
@@ -21,7 +21,7 @@ class _CommitsWithSome(Rules):
 
     def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
         found = super().decide(ends, squares)
-        return Decision(COMMITTED, True, found.squares) if PREPARED in ends else found
+        return Decision(COMMITTED, found.squares) if PREPARED in ends else found
 
 
 class _CountsSquaresTwice(Rules):
@@ -89,6 +89,33 @@ class _GoesOnUndecided(Rules):
     waits_for_decides = False
 
 
+class _LeavesOthersWaiting(Rules):
+    """A server that waits for a lost worker does not hear that its attempt is void at another server."""
+
+    annuls_what_waits = False
+
+
+class _BeginsApart(Rules):
+    """A worker that joins is in an earlier attempt at one server than at another."""
+
+    def behind(self, ended: Sequence[int]) -> list[int]:
+        return []
+
+
+class _CountsVoidAttempts(Rules):
+    """An attempt is void at one server, and another counts it as rolled back."""
+
+    def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
+        found = super().decide(ends, squares)
+        return Decision(ROLLED_BACK, None) if VOID in ends and {ROLLED_BACK, NOT_FINITE} & set(ends) else found
+
+
+class _LivesOnAlone(Rules):
+    """A run goes on when another server of its job has begun a new one."""
+
+    runs_end_together = False
+
+
 class _AnswersBeforeTheSync(Rules):
     """A commit is answered before its record is durable."""
 
@@ -106,7 +133,8 @@ BROKEN: Mapping[str, type[Rules]] = {
     for found in (
         _CommitsWithSome, _CountsSquaresTwice, _SaysRolledBack, _OpensAtTheNewest, _OpensAtTheOldest,
         _ForgetsAttempts,
-        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _AnswersBeforeTheSync, _ClosesWithoutFlush,
+        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _LeavesOthersWaiting, _BeginsApart,
+        _CountsVoidAttempts, _LivesOnAlone, _AnswersBeforeTheSync, _ClosesWithoutFlush,
     )
 }  # fmt: skip
 

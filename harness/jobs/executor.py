@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from harness.jobs.disk import Disk, Version
 from harness.jobs.reference import Counts, require
 from luwu import _native_testing
-from luwu.core.protocols import COMMITTED, PREPARED
+from luwu.core.protocols import COMMITTED
 
 if TYPE_CHECKING:
     from harness.jobs.world import World
+
+UNDECIDED = "all workers were lost before this server knew"
+"""A part of the error of a machine that nobody is left to decide for; no other is the machine's own."""
 
 Tell = Callable[[int, float | None], None]
 """Function that answers all who voted: the end of the step, and its sum of squares."""
@@ -28,6 +31,7 @@ class Executor:
         workers: number of workers of the run.
         tell: answers a vote.
         tell_end: the same, where the step is over.
+        fail: ends the run, whose machine has failed.
 
     Attributes:
         attached: tenure of the worker that attached last, by rank.
@@ -35,9 +39,18 @@ class Executor:
         works: what is under way.
     """
 
-    def __init__(self, world: World, number: int, disk: Disk, workers: int, tell: Tell, tell_end: Tell) -> None:
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        disk: Disk,
+        workers: int,
+        tell: Tell,
+        tell_end: Tell,
+        fail: Callable[[str], None],
+    ) -> None:
         self._world, self._number, self._disk, self._workers = world, number, disk, workers
-        self._tell, self._tell_end = tell, tell_end
+        self._tell, self._tell_end, self._fail = tell, tell_end, fail
         shape = world.shape
         self.machine = _native_testing.StepMachine(
             shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every, shape.at_once,
@@ -83,7 +96,8 @@ class Executor:
         self._disk.sync()
 
     def _do_fail(self, why: str) -> None:
-        require(self.failed, f"the step machine failed the run: {why}")
+        require(self.failed or UNDECIDED in why, f"the step machine failed the run: {why}")
+        self._fail(why)
 
     def _do_refuse(self, why: str) -> None:
         require(False, f"the step machine refused: {why}")
@@ -185,7 +199,7 @@ class Executor:
         self.act(self.machine.recorded())
 
     def _do_answer(self, end: int, squares: float) -> None:
-        require(end == PREPARED, "only a prepared step is answered before its end")
+        require(self._world.shape.servers > 1, "only one of several servers answers before the end")
         self._tell(end, _known(squares))
 
     def _do_end_step(self, end: int, squares: float) -> None:

@@ -31,7 +31,7 @@ def require(kept: bool, what: str) -> None:
 class Shape:
     """Sizes of a job.
 
-    ``lasting``: a lost worker's place is kept for another; a server of several does not do that. ``commit_every``:
+    ``lasting``: a lost worker's place is kept for another. ``commit_every``:
     steps between two commit points; 0: only the end is one. ``resident``: memory keeps all chunks from step to step.
     ``at_once``: blocks that are updated at the same time, where the gradients of others are kept and a step is answered
     before it is on the disk; 0: it is answered then.
@@ -81,7 +81,7 @@ class Shape:
             blocks=dice.choice((1, 2)),
             steps=dice.choice((2, 3, 4)),
             max_norm=dice.choice((None, None, 1.0, 1e9)),
-            lasting=servers == 1 and dice.random() < 0.8,
+            lasting=dice.random() < 0.8,
             commit_every=commit_every,
             resident=dice.random() < 0.5,
             at_once=dice.choice((0, 1, 2)) if servers == 1 and commit_every == 1 else 0,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from harness.jobs.disk import Disk
 from harness.jobs.executor import Executor
 from luwu.core.division import Standing
-from luwu.core.protocols import PREPARED
 from luwu.server.admission import Admission
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ class Server:
         """Take a call of a worker."""
         if not self.alive:
             call.fail("the server is lost")
-        elif call.method == "standing":
-            call.answer(Standing(self.world.uuids[self.number], self.disk.steps))
         elif call.method == "join":
             self._join(call)
         elif self.run is None or call.worker not in self.run.people:
@@ -103,10 +100,14 @@ class Run:
         self.people: dict[Worker, None] = {}  # in the order in which they came
         self._places: dict[Worker, tuple[int, int]] = {}  # rank and tenure, also of workers that have gone
         self.executor: Executor | None = None  # once a worker has attached
+        self.opened_at: int | None = None
         self.failed = False
+        self.number = self.world.dice.getrandbits(63)
+        self._runs: tuple[int, ...] = ()  # numbers of the runs of all servers
         self._attaching: dict[int, Call] = {}
         self._votes: dict[int, Call] = {}
         self._decides: list[Call] = []
+        self._annuls: dict[int, Call] = {}
         self._undecided = False
         self._last_end: tuple[int, float | None] = (0, None)
         self._pushes: dict[Worker, deque[tuple[int, int]]] = {}
@@ -127,7 +128,7 @@ class Run:
         self.people[call.worker] = None
         self._places[call.worker] = call.worker.rank, self.admission.tenure(call.worker.rank)
         self._pushes[call.worker] = deque()
-        call.answer(None)
+        call.answer(self.number)
 
     def holds(self, worker: Worker) -> bool:
         """Return True while a worker is in the run at its place."""
@@ -140,18 +141,31 @@ class Run:
             call.fail("the run has failed" if self.failed else "the worker is lost")
             return
         rank, _ = self._places[call.worker]
-        if call.method == "attach":
+        if call.method == "standing":
+            self._standing(call, *call.arguments)
+        elif call.method == "attach":
             self._attach(call, rank, *call.arguments)
         elif self.executor is not None:
             getattr(self, f"_{call.method}")(self.executor, call, rank, *call.arguments)
+
+    def _standing(self, call: Call, runs: tuple[int, ...]) -> None:
+        """Describe the store to a worker, which names the runs of all servers that it has joined."""
+        self._runs = self._runs or runs
+        if self._runs != runs and self.world.rules.runs_end_together:
+            self.fail("another server has begun a new run")
+            call.fail("the run has failed")
+            return
+        steps = self.server.disk.steps if self.opened_at is None else (self.opened_at,)
+        call.answer(Standing(self.world.uuids[self.server.number], steps))
 
     def _attach(self, call: Call, rank: int, step: int | None) -> None:
         if self.executor is None:
             disk = self.server.disk
             disk.open_at(disk.current.counts.step if step is None else step)
+            self.opened_at = disk.current.counts.step
             workers = self.admission.workers
             self.executor = Executor(
-                self.world, self.server.number, disk, workers, self._answer_votes, self._answer_all
+                self.world, self.server.number, disk, workers, self._answer_votes, self._answer_all, self.fail
             )
         self._attaching[rank] = call
         self.let_in()
@@ -177,9 +191,10 @@ class Run:
             self.fail("a worker did not come in time")
 
     def _begin(self, executor: Executor, call: Call, rank: int, max_norm: float | None) -> None:
+        ended = executor.machine.ended
         executor.act(executor.machine.begin(rank, max_norm))
         if not self.failed:
-            call.answer(None)
+            call.answer(ended)
 
     def post_push(self, worker: Worker, block: int, attempt: int) -> None:
         """Send a gradient; those of a worker come in their order."""
@@ -211,13 +226,20 @@ class Run:
         self._decides.append(call)
         executor.act(executor.machine.decide(commits, -1.0 if squares is None else squares))
 
+    def _annul(self, executor: Executor, call: Call, rank: int) -> None:
+        if not executor.machine.in_step(rank):
+            call.answer(None)
+            return
+        self._annuls[rank] = call
+        executor.act(executor.machine.annul(rank))
+
     def _leave(self, executor: Executor, call: Call, rank: int) -> None:
         self.admission.go(rank)
         executor.act(executor.machine.leave(rank))
         call.answer(None)
 
     def _answer_votes(self, end: int, squares: float | None) -> None:
-        self._undecided = end == PREPARED
+        self._undecided = True
         self._last_end = end, squares
         for call in self._votes.values():
             call.answer(self._last_end)
@@ -225,9 +247,11 @@ class Run:
 
     def _answer_all(self, end: int, squares: float | None) -> None:
         self._answer_votes(end, squares)
-        for call in self._decides:
+        self._undecided = False
+        for call in (*self._decides, *self._annuls.values()):
             call.answer(self._last_end)
         self._decides.clear()
+        self._annuls.clear()
 
     # ---- what ends
 
@@ -241,7 +265,7 @@ class Run:
             self.admission.go(rank)
             return
         self.world.rules.drop_pushes(self._pushes[worker])
-        for calls in (self._votes, self._attaching):
+        for calls in (self._votes, self._annuls, self._attaching):
             if rank in calls and calls[rank].worker is worker:
                 calls.pop(rank).fail("the worker is lost")
         self.executor.act(self.world.rules.lose(self.executor.machine, rank))
@@ -266,10 +290,11 @@ class Run:
 
     def break_off(self) -> None:
         """Tell every worker that waits for an answer that there will be none."""
-        for call in (*self._attaching.values(), *self._votes.values(), *self._decides):
+        for call in (*self._attaching.values(), *self._votes.values(), *self._annuls.values(), *self._decides):
             call.fail("the run has failed")
-        for calls in (self._attaching, self._votes, self._decides):
+        for calls in (self._attaching, self._votes, self._annuls):
             calls.clear()
+        self._decides.clear()
         for worker in self.people:
             self.world.later(worker.wake)
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from harness.jobs.reference import Counts, require
-from luwu.core.protocols import COMMITTED, PREPARED, VOID
+from luwu.core.protocols import COMMITTED, VOID
 
 if TYPE_CHECKING:
     from harness.jobs.server import Server
@@ -59,6 +59,7 @@ class Worker:
         self._pushes = [0] * world.shape.servers
         self._waits_for: list[Call] = []
         self._drains = False
+        self._wants_any = False  # of the calls that it waits for one is enough
         self._program = self._train()
         world.later(self.wake)
 
@@ -76,7 +77,8 @@ class Worker:
             failed = [call.error for call in self._waits_for if call.error]
             if failed:
                 self.end(failed[0])
-            if self.ended or not all(call.done for call in self._waits_for):
+            done = [call.done for call in self._waits_for]
+            if self.ended or not (any(done) if self._wants_any else all(done)):
                 return
             if self._drains and not self._drained():
                 return
@@ -101,10 +103,12 @@ class Worker:
 
     def _train(self) -> Program:
         world, rules = self.world, self.world.rules
-        yield self._all("join")
+        joins = self._all("join")
+        yield joins
+        runs = tuple(call.result for call in joins)
         shares: list[int | None] = [None]
         if world.shape.servers > 1:
-            standings = self._all("standing")
+            standings = self._all("standing", runs)
             yield standings
             shares = [share.step for share in rules.share_out([call.result for call in standings], world.uuids)]
         attached = [Call(self, server, "attach", step) for server, step in zip(world.servers, shares, strict=True)]
@@ -121,24 +125,48 @@ class Worker:
         world, rules = self.world, self.world.rules
         attempt = self.counts.attempts
         self._drains = False
-        yield self._all("begin", world.shape.max_norm)
+        begins = self._all("begin", world.shape.max_norm)
+        yield begins
+        while late := rules.behind([call.result for call in begins]):
+            for number in late:
+                yield [self._vote(world.servers[number], roll_back=True), Call(self, world.servers[number], "annul")]
+            for number in late:
+                begins[number] = Call(self, world.servers[number], "begin", world.shape.max_norm)
+            yield [begins[number] for number in late]
         pushes = [(server, block) for server in world.servers for block in range(world.shape.blocks)]
         for server, block in world.shuffled(pushes):
             if server.run is not None:
                 server.run.post_push(self, block, attempt)
             self._pushes[server.number] += 1
         roll_back = self.rank == 0 and attempt in world.reference.given_up
-        votes = [Call(self, server, "vote", roll_back, self._pushes[server.number]) for server in world.servers]
-        yield votes
+        votes = [self._vote(server, roll_back=roll_back) for server in world.servers]
+        yield from self._answers(votes)
         ends, squares = zip(*(call.result for call in votes), strict=True)
         decision = rules.decide(ends, squares)
-        prepared = [server for server, end in zip(world.servers, ends, strict=True) if end == PREPARED]
-        decides = [Call(self, server, "decide", decision.commits, decision.squares) for server in prepared]
+        told = [world.servers[number] for number in rules.wait_for_decision(ends)]
+        if decision.annuls:
+            decides = [Call(self, server, "annul") for server in told]
+        else:
+            decides = [Call(self, server, "decide", decision.commits, decision.squares) for server in told]
         if rules.waits_for_decides:
             yield decides
         self._drains = decision.end != COMMITTED
         yield []
         self._count(decision.end)
+
+    def _vote(self, server: Server, *, roll_back: bool) -> Call:
+        return Call(self, server, "vote", roll_back, self._pushes[server.number])
+
+    def _answers(self, votes: list[Call]) -> Program:
+        """Wait for the answers to a vote. Once one is that the attempt is void, the other servers hear it."""
+        self._wants_any = len(votes) > 1 and self.world.rules.annuls_what_waits
+        while not all(call.done for call in votes):
+            yield [call for call in votes if not call.done]
+            if any(call.done and call.result[0] == VOID for call in votes):
+                self._wants_any = False
+                rest = [Call(self, call.server, "annul") for call in votes if not call.done]
+                yield [*rest, *votes]
+        self._wants_any = False
 
     def _count(self, end: int) -> None:
         step, attempts, rolled_back = self.counts

@@ -11,7 +11,7 @@ from harness.jobs.reference import Counts, Reference, Shape, require
 from harness.jobs.server import UUID, Server
 from harness.jobs.worker import Worker
 from luwu.core.division import Share, Standing, name_parts, share_out
-from luwu.session.decision import Decision, decide
+from luwu.session.decision import Decision, behind, decide, wait_for_decision
 
 FAULTS = 6
 """Most faults in a history. After them it must come to its end."""
@@ -21,6 +21,9 @@ EVENTS = 200
 
 MOST_EVENTS = 20_000
 """Events after which a history counts as one that makes no progress; the longest have some two thousand."""
+
+LEFT = "has left this server"
+"""A part of the refusal of a worker whose place another one has left on purpose."""
 
 ItemT = TypeVar("ItemT")
 
@@ -32,9 +35,20 @@ class Rules:
     syncs_records = True
     flushes = True
 
+    annuls_what_waits = True
+    runs_end_together = True
+
     def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
         """Decide on a step for all servers."""
         return decide(ends, squares)
+
+    def wait_for_decision(self, ends: Sequence[int]) -> list[int]:
+        """Return the servers that are told the decision."""
+        return wait_for_decision(ends)
+
+    def behind(self, ended: Sequence[int]) -> list[int]:
+        """Return the servers whose attempt a worker that begins must make void first."""
+        return behind(ended)
 
     def share_out(self, standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
         """Choose the step at which the servers open their stores."""
@@ -173,6 +187,10 @@ class World:
         if not ended:
             return
         run = self.servers[0].run
+        if any(LEFT in worker.ended for worker in ended):
+            # A worker was counted as lost at one server while it left. Restarts are used up, and then all end.
+            for worker in self.workers:
+                worker.end("ended by its launcher")
         if self.shape.lasting and run is not None and not run.over:
             for worker in ended:
                 if worker not in run.people:

@@ -19,6 +19,7 @@ enum class EventKind : std::uint8_t {
     push,
     vote,
     decide,
+    annul,
     join,
     leave,
     lose,
@@ -35,7 +36,7 @@ enum class EventKind : std::uint8_t {
     fail,
     break_down,
 };
-inline constexpr std::size_t kEventKinds = 20;
+inline constexpr std::size_t kEventKinds = 21;
 
 struct StepEvent {
     EventKind kind = EventKind::begin;
@@ -52,8 +53,8 @@ inline constexpr std::size_t kStepSettings = 8;
 inline constexpr std::array<std::string_view, kStepSettings> kStepSettingsNames{
     "plain", "other", "scaled", "limit", "high", "limit_other", "limit_scaled", "zero"};
 
-// `begin 0 plain`, `pull 0 a`, `push 0 a`, `vote 0 [back] [of 3]`, `decide yes|no [4]`, `kept a 4`, `written a`, ...
-// Blocks are named a, b, c and so on. The text can be read back.
+// `begin 0 plain`, `pull 0 a`, `push 0 a`, `vote 0 [back] [of 3]`, `decide yes|no [4]`, `annul 0`, `kept a 4`, `written
+// a`, ... Blocks are named a, b, c and so on. The text can be read back.
 [[nodiscard]] std::string text_of(const StepEvent& event);
 [[nodiscard]] StepEvent event_of(std::string_view text);
 // `update+keep a`, `settle ab 0.5 [in memory]`, `flush ab`, `follow`, `record 1/1/0 110`, `end committed 4 ab`, `fail

@@ -117,7 +117,10 @@ std::optional<StepEvent> StepAuthor::next(const step::State& state) {
 
 std::optional<StepEvent> StepAuthor::likely(const step::State& state) {
     if (state.failed()) return std::nullopt;
-    if (state.stage == step::Stage::prepared) return decide(state);
+    if (state.stage == step::Stage::prepared) {
+        const std::uint32_t worker = dice_.below(setup_.rules.workers);
+        return dice_.chance(60) ? StepEvent{EventKind::annul, worker} : decide(state);
+    }
     const std::uint32_t workers = setup_.rules.workers;
     const std::uint32_t first = dice_.below(workers);
     if (setup_.rules.one_stream && state.working() && dice_.chance(400)) {
@@ -230,6 +233,7 @@ StepEvent StepAuthor::trouble(const step::State& state) {
         return {dice_.chance(500) ? EventKind::leave : EventKind::join, worker};
     }
     if (dice_.chance(400)) return {EventKind::lose, worker};
+    if (dice_.chance(300)) return {EventKind::annul, worker};
     switch (dice_.below(8)) {
         case 0:
             return {EventKind::fail};
@@ -247,7 +251,7 @@ StepEvent StepAuthor::trouble(const step::State& state) {
 StepEvent StepAuthor::anything() {
     const bool of_executor = dice_.chance(100);
     StepEvent event;
-    event.kind = static_cast<EventKind>(of_executor ? dice_.below(kEventKinds) : dice_.below(8));
+    event.kind = static_cast<EventKind>(of_executor ? dice_.below(kEventKinds) : dice_.below(9));
     const bool stream = event.kind == EventKind::pull || event.kind == EventKind::push;
     event.worker = dice_.below(stream && setup_.rules.one_stream ? 1 : setup_.rules.workers);
     event.block = dice_.below(event.kind == EventKind::begin ? kStepSettings : setup_.rules.blocks.size());

@@ -59,6 +59,7 @@ const std::vector<std::string>& StepCoverage::refusal_texts() {
         "was pushed by no worker",
         "blocks in a step and worker",
         "left after step",
+        "all workers were lost before this server knew",
     };
     return texts;
 }

@@ -1,6 +1,7 @@
 // The second half of the naive reference: how a step ends, what it says of itself, and how it is compared.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "step_histories_reference.h"
@@ -128,6 +129,7 @@ void StepReference::end_if_nothing_is_under_way() {
     if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording) return;
     if (now_.under_way(rules_.tail.at_once == 0) != 0) return;
     if (now_.is_void()) {
+        if (rules_.prepares && !now_.decided && !now_.lost) return ask_for_the_last_word(ending_of_void());
         now_.taking_back = true;
         actions_.emplace_back(step::TakeBack{now_.updated_blocks()});
         return;
@@ -142,16 +144,35 @@ void StepReference::end_if_nothing_is_under_way() {
         }
     }
     if (asks) {
-        now_.prepared = true;
-        const step::Ending prepared{step::kPrepared, now_.sum};
-        for (NaiveWorker& worker : workers_) {
-            if (!worker.told) worker.told = prepared;
-        }
-        actions_.emplace_back(step::Answer{prepared});
-        return;
+        return ask_for_the_last_word({step::kPrepared, now_.sum});
     }
     if (keeps_gradients(rules_, *limits_)) return end_with_norm();
     commit();
+}
+
+void StepReference::ask_for_the_last_word(const step::Ending& found) {
+    now_.prepared = true;
+    for (NaiveWorker& worker : workers_) {
+        if (!worker.told) worker.told = found;
+    }
+    actions_.emplace_back(step::Answer{found});
+    fail_where_nobody_has_it();
+}
+
+void StepReference::fail_where_nobody_has_it() {
+    for (const NaiveWorker& worker : workers_) {
+        if (!worker.absent) return;
+    }
+    if (!now_.prepared) return;
+    fail(ErrorKind::worker_lost, "all workers were lost before this server knew how the others ended step " +
+                                     std::to_string(done_.step + 1) +
+                                     "; run again to resume from the last step that all have");
+}
+
+step::Ending StepReference::ending_of_void() const {
+    if (now_.lost) return {step::kVoid, step::kNoSquares};
+    if (now_.given_up) return {step::kRolledBack, step::kNoSquares};
+    return {step::kNotFinite, *limits_ ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares};
 }
 
 void StepReference::end_with_norm() {
@@ -321,8 +342,12 @@ bool same(const step::Actions& left, const step::Actions& right) {
     for (std::size_t at = 0; at < left.size(); ++at) {
         const auto* end = std::get_if<step::EndStep>(&left[at]);
         const auto* other = std::get_if<step::EndStep>(&right[at]);
+        const auto* answer = std::get_if<step::Answer>(&left[at]);
+        const auto* second = std::get_if<step::Answer>(&right[at]);
         if (end != nullptr && other != nullptr) {
             if (!same(end->ending, other->ending) || end->arrivals != other->arrivals) return false;
+        } else if (answer != nullptr && second != nullptr) {
+            if (!same(answer->ending, second->ending)) return false;
         } else if (!(left[at] == right[at])) {
             return false;
         }

@@ -30,7 +30,7 @@ StepReference::StepReference(const StepSetup& setup)
       done_(setup.standing) {}
 
 step::Actions StepReference::happen(const StepEvent& event) {
-    if (event.kind <= EventKind::decide) {
+    if (event.kind <= EventKind::annul) {
         if (!failed_) {
             hear_worker(event);
         } else if (event.kind == EventKind::vote) {
@@ -67,6 +67,7 @@ void StepReference::hear_worker(const StepEvent& event) {
     if (event.kind == EventKind::push) push(event.worker, event.block);
     if (event.kind == EventKind::vote) vote(event);
     if (event.kind == EventKind::decide) decide(event.wanted, event.squares);
+    if (event.kind == EventKind::annul) annul(event.worker);
 }
 
 void StepReference::hear_executor(const StepEvent& event) {
@@ -236,6 +237,19 @@ void StepReference::decide(bool commits, double squares) {
     end_if_nothing_is_under_way();
 }
 
+void StepReference::annul(std::uint32_t worker) {
+    if (!workers_[worker].in_step || now_.decided || now_.taking_back || now_.recording) return;
+    const bool before = now_.given_up || now_.lost;
+    now_.lost = true;
+    if (now_.prepared) {
+        now_.prepared = false;
+        now_.decided = true;
+    }
+    if (now_.closed) return end_if_nothing_is_under_way();
+    if (!before) nobody_needs_gradients();
+    close_if_all_voted();
+}
+
 void StepReference::join(std::uint32_t worker) {
     NaiveWorker& place = workers_[worker];
     if (place.counts) {
@@ -269,6 +283,7 @@ void StepReference::lose(std::uint32_t worker) {
         now_.lost = true;
         if (!before) nobody_needs_gradients();
     }
+    fail_where_nobody_has_it();
     close_if_all_voted();
 }
 
@@ -329,9 +344,8 @@ void StepReference::taken_back() {
         ++redone_;
         return answer_and_owe();
     }
-    const bool asked = now_.given_up || now_.lost;
-    const double squares = *limits_ && !asked ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares;
-    end(now_.lost ? step::kVoid : asked ? step::kRolledBack : step::kNotFinite, squares);
+    const step::Ending found = ending_of_void();
+    end(found.end, found.squares);
 }
 
 void StepReference::recorded() {

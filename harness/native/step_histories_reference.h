@@ -122,6 +122,7 @@ class StepReference {
     void push(std::uint32_t stream, std::uint32_t block);
     void vote(const StepEvent& event);
     void decide(bool commits, double squares);
+    void annul(std::uint32_t worker);
     void join(std::uint32_t worker);
     void leave(std::uint32_t worker);
     void lose(std::uint32_t worker);
@@ -139,6 +140,9 @@ class StepReference {
     void nobody_needs_gradients();
     void close_if_all_voted();
     void end_if_nothing_is_under_way();
+    void ask_for_the_last_word(const step::Ending& found);
+    void fail_where_nobody_has_it();
+    [[nodiscard]] step::Ending ending_of_void() const;
     void end_with_norm();
     void answer_and_owe();
     void record_if_all_is_in_place();

@@ -4,6 +4,17 @@
 
 namespace luwu::test {
 
+namespace {
+
+// All workers are lost, and the step is the first.
+#define UNDECIDED                                                                           \
+    "all workers were lost before this server knew how the others ended step 1; run again " \
+    "to resume from the last step that all have"
+
+StepSetup several(std::uint32_t workers) { return step_setup(workers, 1, false, true); }
+
+}  // namespace
+
 const std::vector<StepRow> kLostRows{
     {"a worker that has pushed is lost: the others vote, and the attempt is void", step_setup(2, 2), R"(
             begin 0 plain -> pass 0
@@ -206,6 +217,88 @@ const std::vector<StepRow> kLostRows{
             fail -> fail the server was closed
             lose 0
             join 0)"},
+    {"at one of several servers: another has voided the attempt, and this one had prepared it", several(2), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            caught_up a
+            written a
+            vote 1
+            lose 1
+            vote 0 -> finish_owed; answer prepared
+            annul 0 -> take_back a
+            annul 0
+            taken_back -> end void a
+            annul 0
+            join 1
+            begin 0 plain -> pass 0)"},
+    {"the same, and it is writing what it has", several(2), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            vote 0
+            vote 1 -> finish_owed
+            annul 0
+            caught_up a
+            written a -> take_back a
+            taken_back -> end void a)"},
+    {"the same, and the attempt was to be rolled back", several(2), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            vote 0 back
+            vote 1 -> finish_owed; answer rolled_back
+            lose 1
+            annul 0 -> take_back -
+            taken_back -> end void -)"},
+    {"the same, and it waits for the worker that joins", several(2), R"(
+            begin 0 plain -> pass 0
+            push 0 a
+            lose 1
+            vote 0
+            annul 0 -> give_back a; give_back a; finish_owed; take_back -
+            taken_back -> end void -
+            join 1)"},
+    {"the same, and a worker has joined, which is an attempt further at the other server", several(2), R"(
+            begin 0 plain -> pass 0
+            push 0 a
+            lose 1
+            join 1
+            begin 1 plain -> pass 1
+            annul 1 -> give_back a
+            vote 1
+            vote 0 -> give_back a; finish_owed; take_back -
+            taken_back -> end void -
+            begin 1 plain -> pass 1
+            push 1 a)"},
+    {"the same, and a vote waits for its pushes", several(2), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            vote 0 of 1
+            annul 0
+            push 0 a -> give_back a
+            vote 1 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"nobody is left who knows how other servers ended a prepared step", several(2),
+     R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            caught_up a
+            written a
+            vote 0
+            vote 1 -> finish_owed; answer prepared
+            lose 0
+            lose 1 -> lost )" UNDECIDED},
+    {"the same, and all were lost before it was prepared", several(1), R"(
+            begin 0 plain -> pass 0
+            push 0 a -> update a
+            vote 0 -> finish_owed
+            lose 0
+            caught_up a
+            written a -> answer prepared; lost )" UNDECIDED},
 };
 
 }  // namespace luwu::test

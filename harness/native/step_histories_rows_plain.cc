@@ -208,12 +208,13 @@ const std::vector<StepRow> kSeveralRows{
             decide no -1 -> take_back ab
             decide yes -1
             taken_back -> end rolled_back ab)"},
-    {"a step that a worker gives up is not prepared", server(1, 1), R"(
+    {"a step that a worker gives up waits for the last word, too", server(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
             caught_up a
             written a
-            vote 0 back -> finish_owed; take_back a
+            vote 0 back -> finish_owed; answer rolled_back
+            decide yes -1 -> take_back a
             taken_back -> end rolled_back a)"},
     {"with clipping, the squares of all servers decide: it is clipped", server(1, 1), R"(
             begin 0 limit -> plan; pass 0
@@ -259,14 +260,15 @@ const std::vector<StepRow> kSeveralRows{
             vote 0 -> finish_owed; answer prepared 0
             decide yes 4 -> settle - 0.499999762; end committed 4 -; record 1/1/0 0
             recorded)"},
-    {"a gradient that is not finite is noticed after it was decided, too", server(1, 1), R"(
+    {"a gradient that is not finite waits for the last word, too", server(1, 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a
             spoiled
             vote 0 -> finish_owed
             caught_up a
-            written a -> take_back a
-            taken_back -> end not_finite a)"},
+            written a -> answer not_finite
+            decide no -1 -> take_back a
+            taken_back -> end rolled_back a)"},
 };
 
 const std::vector<StepRow> kStreamRows{

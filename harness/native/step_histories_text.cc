@@ -11,9 +11,9 @@ namespace luwu::test {
 namespace {
 
 constexpr std::array<std::string_view, kEventKinds> kKinds{
-    "begin",    "pull",        "push",        "vote",         "decide",  "join",          "leave",
-    "lose",     "kept",        "written",     "caught_up",    "spoiled", "point_written", "taken_back",
-    "recorded", "epoch_begun", "commit_soon", "make_durable", "fail",    "break_down"};
+    "begin",      "pull",     "push",        "vote",        "decide",       "annul",   "join",
+    "leave",      "lose",     "kept",        "written",     "caught_up",    "spoiled", "point_written",
+    "taken_back", "recorded", "epoch_begun", "commit_soon", "make_durable", "fail",    "break_down"};
 
 std::string name_of(std::uint32_t block) { return std::string(1, static_cast<char>('a' + block)); }
 
@@ -108,6 +108,7 @@ std::string text_of(const StepEvent& event) {
             return event.pushes ? text + " of " + std::to_string(*event.pushes) : text;
         case EventKind::decide:
             return text + (event.wanted ? " yes " : " no ") + number(event.squares);
+        case EventKind::annul:
         case EventKind::join:
         case EventKind::leave:
         case EventKind::lose:
@@ -131,8 +132,8 @@ StepEvent event_of(std::string_view text) {
     while (kind < kEventKinds && kKinds[kind] != word) ++kind;
     if (kind == kEventKinds) throw std::invalid_argument("no event: " + std::string(text));
     event.kind = static_cast<EventKind>(kind);
-    const bool of_worker = event.kind <= EventKind::vote || event.kind == EventKind::join ||
-                           event.kind == EventKind::leave || event.kind == EventKind::lose;
+    const bool of_worker =
+        event.kind <= EventKind::vote || (event.kind >= EventKind::annul && event.kind <= EventKind::lose);
     if (of_worker) words >> event.worker;
     while (words >> word) {
         if (word == "back" || word == "yes") {
@@ -186,6 +187,8 @@ step::Actions happen(step::Machine& machine, const StepEvent& event) {
             return machine.vote(event.worker, event.wanted, event.pushes);
         case EventKind::decide:
             return machine.decide(event.wanted, event.squares);
+        case EventKind::annul:
+            return machine.annul(event.worker);
         case EventKind::join:
             return machine.join(event.worker);
         case EventKind::leave:

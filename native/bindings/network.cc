@@ -100,12 +100,12 @@ void bind_tcp_server(nb::module_& module) {
                 const auto settings = make_groups(groups);
                 const auto gradient = make_gradient_settings(max_norm, loss_scale);
                 const nb::gil_scoped_release release;
-                self.core().begin(worker, settings, gradient);
+                return std::tuple(0U, false, self.core().begin(worker, settings, gradient).ended);
             },
             "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
             "Starts a worker's step: the optimizer's hyper-parameters, in its own order, for each parameter group. The "
             "gradient is divided by loss_scale, (scale, good steps before at this scale), and its global norm is then "
-            "clipped to max_norm, where there are such.")
+            "clipped to max_norm, where there are such. Returns what UdpServer.begin does.")
         .def(
             "commit",
             [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {

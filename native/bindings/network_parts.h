@@ -81,13 +81,31 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
         .def(
             "decide",
-            [core](Self& self, bool commits, double at_most_seconds, std::optional<double> squares) {
-                return make_ending(core(self).decide(commits, milliseconds("at_most_seconds", at_most_seconds),
-                                                     squares.value_or(pipeline::kNoSquares)));
+            [core](Self& self, bool commits, std::optional<double> squares) {
+                std::ignore = core(self).decide(commits, std::chrono::milliseconds(0),
+                                                squares.value_or(pipeline::kNoSquares));
             },
-            "commits"_a, "at_most_seconds"_a, "squares"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
-            "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. "
-            "Answers as wait_commit does, None when that takes longer: ask again.")
+            "commits"_a, "squares"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+            "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. The "
+            "first call counts.")
+        .def(
+            "wait_decided",
+            [core](Self& self, double at_most_seconds) {
+                return make_ending(core(self).wait_decided(milliseconds("at_most_seconds", at_most_seconds)));
+            },
+            "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "The end of the step that was decided on, as wait_commit has it; None when that takes longer.")
+        .def(
+            "annul", [core](Self& self, std::uint32_t worker) { core(self).annul(worker); }, "worker"_a,
+            nb::call_guard<nb::gil_scoped_release>(),
+            "Makes the attempt that a worker is in void, because that of another server is.")
+        .def(
+            "wait_annulled",
+            [core](Self& self, std::uint32_t worker, double at_most_seconds) {
+                return core(self).wait_annulled(worker, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "True once the attempt that the worker annulled is over; False when that takes longer.")
         .def(
             "take_snapshot", [core](Self& self) { return core(self).take_snapshot(); },
             nb::call_guard<nb::gil_scoped_release>(),

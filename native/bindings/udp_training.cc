@@ -93,10 +93,11 @@ void bind_server(nb::module_& module) {
                 const auto gradient = make_gradient_settings(max_norm, loss_scale);
                 const nb::gil_scoped_release release;
                 const auto begun = self.begin(worker, settings, gradient);
-                return std::tuple(begun.epoch, begun.given_up);
+                return std::tuple(begun.epoch, begun.given_up, begun.ended);
             },
             "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
-            "Starts a worker's step; returns the arguments of the worker's begin_step.")
+            "Starts a worker's step; returns the arguments of the worker's begin_step, and the number of attempts "
+            "before.")
         .def("commit", &Self::vote, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "A worker's vote on its step.")
         .def(

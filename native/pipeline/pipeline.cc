@@ -66,7 +66,7 @@ Pipeline::Begun Pipeline::begin(std::uint32_t worker, const std::vector<GroupSet
     const bool opens = !shared.step().members.anyone_in_step();
     executor_->tell(shared.machine.begin(worker, {groups, gradient}));
     if (opens && !shared.failed()) shared.settings.tracing->begin_attempt(shared.step().progress.step() + 1);
-    return {shared.step().abandoned(), failed ? std::nullopt : shared.step().failure};
+    return {shared.step().abandoned(), shared.step().progress.ended(), failed ? std::nullopt : shared.step().failure};
 }
 
 bool Pipeline::serves() {
@@ -150,14 +150,36 @@ std::optional<Outcome> Pipeline::wait_for_end(std::uint32_t worker, std::chrono:
 }
 
 std::optional<Outcome> Pipeline::decide(bool commits, std::chrono::milliseconds at_most, double squares) {
+    {
+        const std::lock_guard lock(executor_->shared.mutex);
+        executor_->tell(executor_->shared.machine.decide(commits, squares));
+    }
+    return wait_decided(at_most);
+}
+
+std::optional<Outcome> Pipeline::wait_decided(std::chrono::milliseconds at_most) {
     Shared& shared = executor_->shared;
     std::unique_lock lock(shared.mutex);
-    executor_->tell(shared.machine.decide(commits, squares));
     const auto ended = [&] { return shared.step().stage == step::Stage::collecting; };
     shared.changed.wait_for(lock, at_most, [&] { return ended() || shared.failed(); });
     if (shared.failed()) throw Error(*shared.step().failure);
     if (!ended()) return std::nullopt;
     return outcome_of(shared.step().last_end);
+}
+
+void Pipeline::annul(std::uint32_t worker) {
+    const std::lock_guard lock(executor_->shared.mutex);
+    executor_->tell(executor_->shared.machine.annul(worker));
+}
+
+bool Pipeline::wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    Shared& shared = executor_->shared;
+    std::unique_lock lock(shared.mutex);
+    const step::Member& member = shared.step().members.at(worker);
+    const auto over = [&] { return member.standing == step::Standing::resting; };
+    shared.changed.wait_for(lock, at_most, [&] { return over() || shared.failed(); });
+    if (shared.failed()) throw Error(*shared.step().failure);
+    return over();
 }
 
 void Pipeline::epoch_begun() {

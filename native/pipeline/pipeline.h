@@ -38,7 +38,8 @@ class Pipeline {
     // Starts a worker's step. All workers must bring the same settings. The first step of all decides whether there is
     // clipping. `refusal` is the failure of the run, where this call is its cause.
     struct Begun {
-        bool given_up = false;  // another worker wants the step rolled back already
+        bool given_up = false;    // another worker wants the step rolled back already
+        std::uint64_t ended = 0;  // attempts before this one: several servers must be in the same
         std::optional<Error> refusal;
     };
     Begun begin(std::uint32_t worker, const std::vector<GroupSettings>& groups, const GradientSettings& gradient = {});
@@ -63,6 +64,12 @@ class Pipeline {
     // failed the run.
     [[nodiscard]] std::optional<Outcome> decide(bool commits, std::chrono::milliseconds at_most,
                                                 double squares = kNoSquares);
+    // The same for a step that another call has decided on.
+    [[nodiscard]] std::optional<Outcome> wait_decided(std::chrono::milliseconds at_most);
+    // The attempt that the worker is in is void, because that of another server is: step::Machine::annul.
+    void annul(std::uint32_t worker);
+    // Returns true once that attempt is over; false: that takes longer. Throws what failed the run.
+    [[nodiscard]] bool wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most);
     // With one stream, after on_given_up: what was under way from the workers has been dropped, or pushed here.
     void epoch_begun();
     // Returns when every step that was answered is on the disk; an error where one of them never will be.

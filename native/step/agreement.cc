@@ -9,6 +9,12 @@ Error left_too_early(std::uint32_t worker, std::uint64_t step) {
                                         " and others went on; give every worker the same number of batches"};
 }
 
+Error nobody_decides(std::uint64_t step) {
+    return {ErrorKind::worker_lost, "all workers were lost before this server knew how the others ended step " +
+                                        std::to_string(step) +
+                                        "; run again to resume from the last step that all have"};
+}
+
 std::string other_settings(std::uint32_t worker, std::uint64_t step) {
     return name_of(worker) + " began step " + std::to_string(step) +
            " with other hyper-parameters than the workers before it; give every worker the same optimizer settings and "

@@ -11,6 +11,7 @@ namespace luwu::step {
 
 [[nodiscard]] std::string name_of(std::uint32_t worker);
 [[nodiscard]] Error left_too_early(std::uint32_t worker, std::uint64_t step);
+[[nodiscard]] Error nobody_decides(std::uint64_t step);
 [[nodiscard]] std::string other_settings(std::uint32_t worker, std::uint64_t step);
 // A worker asks how its step ended, and has voted on none since it joined.
 [[nodiscard]] std::optional<Error> no_end_to_come(const State& state, std::uint32_t worker);

@@ -7,6 +7,7 @@ namespace luwu::step {
 
 // End of a step. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of a
 // gradient, and nobody asked for it. Void: rolled back because a worker was lost; all make the same attempt again.
+// One server of several also leaves the last word on a step that it rolls back to decide() or annul(): it may be void.
 enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2, kNotFinite = 3, kVoid = 4 };
 
 inline constexpr double kNoSquares = -1;

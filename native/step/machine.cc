@@ -212,8 +212,24 @@ Actions Machine::decide(bool commits, double squares) {
     state_.stage = stage_after(state_.stage, StageEvent::decide);
     state_.squares = squares;
     const bool finite = !state_.clipping.limits() || std::isfinite(squares);
-    if (!commits || !finite) state_.verdict = Verdict::given_up;
+    if (!commits || !finite) state_.verdict = std::max(state_.verdict, Verdict::given_up);
     try_end();
+    return take();
+}
+
+Actions Machine::annul(std::uint32_t worker) {
+    if (state_.failed() || state_.members.at(worker).standing == Standing::resting) return take();
+    if (state_.stage == Stage::prepared) {
+        state_.stage = stage_after(state_.stage, StageEvent::decide);
+        state_.verdict = Verdict::lost;
+        try_end();
+    } else if (state_.stage == Stage::closing) {
+        state_.verdict = Verdict::lost;
+        try_end();
+    } else if (state_.stage == Stage::collecting) {
+        abandon(Verdict::lost);
+        try_close();
+    }
     return take();
 }
 
@@ -233,6 +249,7 @@ Actions Machine::lose(std::uint32_t worker) {
     state_.members.lose(worker);
     if (state_.failed()) return take();
     if (owes) abandon(Verdict::lost);
+    fail_if_nobody_decides();
     try_close();
     return take();
 }
@@ -296,10 +313,9 @@ Actions Machine::taken_back() {
         settle();
         return take();
     }
-    const bool wanted = state_.abandoned();
-    const bool spoilt = state_.clipping.limits() && !wanted;
-    state_.squares = spoilt ? std::numeric_limits<double>::quiet_NaN() : kNoSquares;
-    finish(state_.verdict == Verdict::lost ? kVoid : wanted ? kRolledBack : kNotFinite);
+    const Ending ending = state_.ending_of_void();
+    state_.squares = ending.squares;
+    finish(ending.end);
     return take();
 }
 

@@ -32,12 +32,16 @@ class Machine {
     [[nodiscard]] Actions vote(std::uint32_t worker, bool roll_back, std::optional<std::uint64_t> pushes = {});
     // The last word on a prepared step. The first call counts. `squares`: with clipping, the sum over all servers.
     [[nodiscard]] Actions decide(bool commits, double squares = kNoSquares);
+    // The attempt that the worker is in is void: that of another server is. It may overtake the worker's vote, which the
+    // attempt still needs. Nothing, where the attempt is over.
+    [[nodiscard]] Actions annul(std::uint32_t worker);
     // A worker takes this place; the one before it there is gone.
     [[nodiscard]] Actions join(std::uint32_t worker);
     // The worker makes no more steps.
     [[nodiscard]] Actions leave(std::uint32_t worker);
     // The worker is gone, and another may join at its place. The attempt is void if the worker was in it and its vote
-    // does not count yet; else the attempt goes on, and waits for the one that joins.
+    // does not count yet; else the attempt goes on, and waits for the one that joins. The run fails where a step is
+    // prepared and nobody is left who may know how other servers ended it.
     [[nodiscard]] Actions lose(std::uint32_t worker);
 
     // The next step that is committed is a commit point: it is time for one. Nothing, while one is being written.
@@ -70,6 +74,9 @@ class Machine {
     void return_unfinished();
     void try_close();
     void try_end();
+    void take_back_all();
+    void prepare(const Ending& ending);
+    void fail_if_nobody_decides();
     void end_kept(double squares);
     void settle();
     void try_record();

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "step/agreement.h"
 #include "step/machine.h"
 
 namespace luwu::step {
@@ -11,13 +12,9 @@ void Machine::try_end() {
     const bool decided = state_.stage == Stage::decided;
     if (state_.failed() || state_.busy_blocks > 0 || (state_.stage != Stage::closing && !decided)) return;
     if (state_.is_void()) {
-        TakeBack action;
-        for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
-            if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
-        }
-        state_.stage = stage_after(state_.stage, StageEvent::restore);
-        actions_.emplace_back(std::move(action));
-        return;
+        // Where it counts, it counts on all servers: whether it does is decided when all are known to have ended it.
+        const bool asks = state_.rules.prepares && !decided && state_.verdict != Verdict::lost;
+        return asks ? prepare(state_.ending_of_void()) : take_back_all();
     }
     if (state_.owed || state_.waits_for_point()) return;  // at most one step that was answered is owed anything
     if (!state_.may_keep() && (decided || !state_.rules.prepares)) return write_record();
@@ -26,10 +23,30 @@ void Machine::try_end() {
         if (!decided && is_kept(block.stage)) squares += block.squares;  // in one order: the same bits
     }
     if (decided || !state_.rules.prepares) return end_kept(squares);
+    prepare({kPrepared, state_.clipping.limits() ? squares : kNoSquares});
+}
+
+void Machine::take_back_all() {
+    TakeBack action;
+    for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+        if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
+    }
+    state_.stage = stage_after(state_.stage, StageEvent::restore);
+    actions_.emplace_back(std::move(action));
+}
+
+// All is done that the last word on the step does not change, and somebody has it.
+void Machine::prepare(const Ending& ending) {
     state_.stage = stage_after(state_.stage, StageEvent::prepare);
-    const Ending ending{kPrepared, state_.clipping.limits() ? squares : kNoSquares};
     state_.members.answer(ending);
     actions_.emplace_back(Answer{ending});
+    fail_if_nobody_decides();
+}
+
+void Machine::fail_if_nobody_decides() {
+    if (state_.failed() || state_.stage != Stage::prepared || !state_.members.all_absent()) return;
+    state_.failure = nobody_decides(state_.progress.step() + 1);
+    actions_.emplace_back(Fail{*state_.failure});
 }
 
 void Machine::end_kept(double squares) {

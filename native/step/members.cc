@@ -22,6 +22,10 @@ bool Members::all_voted(bool without_absent) const {
                        [](const Member& member) { return member.absent || member.standing == Standing::voted; });
 }
 
+bool Members::all_absent() const {
+    return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.absent; });
+}
+
 std::optional<std::uint32_t> Members::left() const {
     if (left_.empty()) return std::nullopt;
     return left_.back();

@@ -38,6 +38,7 @@ class Members {
     [[nodiscard]] bool anyone_in_step() const;
     [[nodiscard]] bool anyone_working() const;  // has begun, and its vote does not count yet
     [[nodiscard]] bool all_voted(bool without_absent) const;
+    [[nodiscard]] bool all_absent() const;
     [[nodiscard]] std::optional<std::uint32_t> left() const;  // the last that left, and whom nobody replaced
     // A worker that did not push as many blocks in the step as the first.
     [[nodiscard]] std::optional<std::uint32_t> differs_from_first() const;

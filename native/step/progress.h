@@ -27,6 +27,8 @@ class Progress {
     [[nodiscard]] std::uint64_t attempts() const { return attempts_; }
     [[nodiscard]] std::uint64_t rolled_back() const { return rolled_back_; }
     [[nodiscard]] std::uint64_t voided() const { return voided_; }  // attempts that a lost worker made void
+    // Attempts that have ended, void ones too. It tells several servers' attempts apart, and no store keeps it.
+    [[nodiscard]] std::uint64_t ended() const { return attempts_ + voided_; }
     [[nodiscard]] std::uint64_t clipped() const { return clipped_; }
     [[nodiscard]] std::uint64_t redone() const { return redone_; }
     [[nodiscard]] const std::optional<store::LossScale>& loss_scale() const { return loss_scale_; }

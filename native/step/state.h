@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -85,6 +86,12 @@ struct State {
 
     [[nodiscard]] bool failed() const { return failure.has_value(); }
     [[nodiscard]] bool is_void() const { return verdict != Verdict::good; }  // nothing of this step stays
+    // The end of a step of which nothing stays.
+    [[nodiscard]] Ending ending_of_void() const {
+        if (verdict == Verdict::lost) return {kVoid, kNoSquares};
+        if (abandoned()) return {kRolledBack, kNoSquares};
+        return {kNotFinite, clipping.limits() ? std::numeric_limits<double>::quiet_NaN() : kNoSquares};
+    }
     // True if further pushes of this step are discarded.
     [[nodiscard]] bool abandoned() const { return verdict >= Verdict::given_up; }
     // Every worker that this step waits for has voted: a lost one will not, and a void step does not need it.

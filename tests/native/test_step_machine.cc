@@ -65,7 +65,7 @@ TEST_CASE("a row with one more event anywhere, one fewer or two exchanged is as 
         event_of("fail"),        event_of("break_down"),     event_of("spoiled"),      event_of("vote 0"),
         event_of("vote 0 back"), event_of("begin 0 plain"),  event_of("join 0"),       event_of("leave 0"),
         event_of("decide no"),   event_of("begin 0 limit"),  event_of("pull 0 a"),     event_of("push 0 a"),
-        event_of("vote 0 of 1"), event_of("decide yes inf"), event_of("decide yes 1"),
+        event_of("vote 0 of 1"), event_of("decide yes inf"), event_of("decide yes 1"), event_of("annul 0"),
     };
     std::uint64_t orders = 0;
     std::string wrong;
@@ -145,7 +145,7 @@ TEST_CASE("a worker's ending is that of the step that it voted on last") {
     CHECK_FALSE(told(0).has_value());
     for (const char* text : {"begin 0 plain", "begin 1 plain", "vote 1 back"}) tell(text);
     CHECK_FALSE(told(1).has_value());
-    for (const char* text : {"vote 0", "taken_back"}) tell(text);
+    for (const char* text : {"vote 0", "decide no", "taken_back"}) tell(text);
     CHECK((told(0) && told(0)->end == step::kRolledBack));
     CHECK((told(1) && told(1)->end == step::kRolledBack));
     for (const char* text : {"fail", "vote 0"}) tell(text);

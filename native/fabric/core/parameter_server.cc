@@ -149,6 +149,20 @@ std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chro
     return pipeline_->decide(commits, at_most, squares);
 }
 
+std::optional<pipeline::Outcome> ParameterServer::wait_decided(std::chrono::milliseconds at_most) {
+    return pipeline_->wait_decided(at_most);
+}
+
+void ParameterServer::annul(std::uint32_t worker) {
+    check_worker(worker, settings_.workers);
+    pipeline_->annul(worker);
+}
+
+bool ParameterServer::wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    check_worker(worker, settings_.workers);
+    return pipeline_->wait_annulled(worker, at_most);
+}
+
 std::uint64_t ParameterServer::take_snapshot() {
     if (const auto error = pipeline_->wait_until_written()) throw *error;
     store::ChunkStore seen(settings_.folders, layout_, settings_.uuid, store::OpenMode::read_only);

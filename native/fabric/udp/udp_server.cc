@@ -164,7 +164,7 @@ UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeli
     const std::uint32_t epoch = epoch_;
     const auto begun = core().begin(worker, groups, gradient);
     if (begun.refusal) throw Error(*begun.refusal);
-    return {begun.given_up, epoch};
+    return {begun.given_up, epoch, begun.ended};
 }
 
 void UdpServer::vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {

@@ -38,6 +38,7 @@ class UdpServer {
     struct Begun {
         bool given_up;        // another worker wants the step rolled back already
         std::uint32_t epoch;  // of the packets of this step, or an older one of a step that was given up
+        std::uint64_t ended;  // see Pipeline::Begun
     };
     Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                 const pipeline::GradientSettings& gradient = {});

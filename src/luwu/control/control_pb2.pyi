@@ -88,14 +88,16 @@ class JoinSwitchRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., fan_in: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., parent: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("session", "proof", "transport")
+    __slots__ = ("session", "proof", "transport", "job")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     proof: bytes
     transport: str
-    def __init__(self, session: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., transport: _Optional[str] = ...) -> None: ...
+    job: int
+    def __init__(self, session: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., transport: _Optional[str] = ..., job: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ()
@@ -256,10 +258,12 @@ class Neighbour(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class StandingRequest(_message.Message):
-    __slots__ = ("manifest",)
+    __slots__ = ("manifest", "jobs")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     manifest: str
-    def __init__(self, manifest: _Optional[str] = ...) -> None: ...
+    jobs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, manifest: _Optional[str] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StandingReply(_message.Message):
     __slots__ = ("uuid", "steps", "has_model", "commit_points")
@@ -368,16 +372,18 @@ class LossScale(_message.Message):
     def __init__(self, scale: _Optional[float] = ..., good_steps: _Optional[int] = ...) -> None: ...
 
 class BeginReply(_message.Message):
-    __slots__ = ("epoch", "given_up", "trace_records", "trace_last")
+    __slots__ = ("epoch", "given_up", "trace_records", "trace_last", "ended")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     TRACE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     TRACE_LAST_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     given_up: bool
     trace_records: int
     trace_last: bool
-    def __init__(self, epoch: _Optional[int] = ..., given_up: bool = ..., trace_records: _Optional[int] = ..., trace_last: bool = ...) -> None: ...
+    ended: int
+    def __init__(self, epoch: _Optional[int] = ..., given_up: bool = ..., trace_records: _Optional[int] = ..., trace_last: bool = ..., ended: _Optional[int] = ...) -> None: ...
 
 class HyperParameters(_message.Message):
     __slots__ = ("values",)
@@ -398,12 +404,14 @@ class CommitRequest(_message.Message):
     def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ..., last_attempt: _Optional[int] = ..., report: _Optional[str] = ...) -> None: ...
 
 class DecideRequest(_message.Message):
-    __slots__ = ("commits", "squares")
+    __slots__ = ("commits", "squares", "annuls")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     SQUARES_FIELD_NUMBER: _ClassVar[int]
+    ANNULS_FIELD_NUMBER: _ClassVar[int]
     commits: bool
     squares: float
-    def __init__(self, commits: bool = ..., squares: _Optional[float] = ...) -> None: ...
+    annuls: bool
+    def __init__(self, commits: bool = ..., squares: _Optional[float] = ..., annuls: bool = ...) -> None: ...
 
 class CommitReply(_message.Message):
     __slots__ = ("end", "squares", "last_attempt")

@@ -244,7 +244,8 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Decide(self, request, context):
-        """Commits or rolls back a prepared step; the first call counts. A worker begins no other before all servers answered.
+        """Commits or rolls back a prepared step, or makes the worker's attempt void, prepared or not; the first call counts. A
+        worker begins no other before all servers answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

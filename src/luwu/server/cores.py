@@ -48,7 +48,7 @@ class NetworkCore(Core, Protocol):
         groups: Sequence[HyperParameters],
         max_norm: float | None,
         loss_scale: LossScale | None,
-    ) -> tuple[int, bool] | None:
+    ) -> tuple[int, bool, int]:
         """Start a worker's attempt at a step; all bring the same hyper-parameters.
 
         Raises the error that the run failed with.
@@ -57,7 +57,8 @@ class NetworkCore(Core, Protocol):
         such.
 
         Returns:
-            What the worker's data plane wants to know, see `luwu.control.links.WorkerLink.begin_step`; None: nothing.
+            What the worker's data plane wants to know, see `luwu.control.links.WorkerLink.begin_step`, and the number
+            of attempts that have ended before this one.
         """
         ...
 
@@ -69,11 +70,23 @@ class NetworkCore(Core, Protocol):
         """Return the end of the attempt, or None if it has not ended. Raises the error that the run failed with."""
         ...
 
-    def decide(self, commits: bool, at_most_seconds: float, squares: float | None) -> StepEnding | None:
-        """Commit or roll back the prepared step; the first call counts. None: not yet, ask again.
+    def decide(self, commits: bool, squares: float | None) -> None:
+        """Commit or roll back the prepared step; the first call counts. Returns at once.
 
         With clipping, ``squares`` is the sum over all servers.
         """
+        ...
+
+    def wait_decided(self, at_most_seconds: float) -> StepEnding | None:
+        """Return the end of the step that was decided on, or None if it has not ended."""
+        ...
+
+    def annul(self, worker: int) -> None:
+        """Make the attempt that a worker is in void, because that of another server is. Returns at once."""
+        ...
+
+    def wait_annulled(self, worker: int, at_most_seconds: float) -> bool:
+        """Return True once the attempt that the worker annulled is over; False: not in this time."""
         ...
 
 

@@ -22,7 +22,7 @@ from luwu.control.figures import SERVER, WORKER_BEHIND
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
-from luwu.core.division import Share
+from luwu.core.division import Share, Standing
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, SayRoom, log_room
@@ -126,7 +126,7 @@ class NetworkServer:
             self._gate,
             self._door,
             settings.transport,
-            functools.partial(standing_of, folders, uuid.uuid4().hex, settings.commit_words),
+            functools.partial(self._standing, folders, uuid.uuid4().hex, settings.commit_words),
             functools.partial(has_store, folders),
             claims_of(folders[0]),
             on_report or (lambda rank, report: None),
@@ -223,6 +223,17 @@ class NetworkServer:
         finally:
             self._standby.close()
             self._lock.close()
+
+    def _standing(self, folders: list[Path], new_uuid: str, commit_points: str) -> Standing:
+        """Return the state of the store, as `share_out` needs it.
+
+        One of several servers opens its store at a step that all have. A worker that comes later must name the same
+        one, although the store is further by then.
+        """
+        share = self._runs.run.opened_share
+        if share is None:
+            return standing_of(folders, new_uuid, commit_points)
+        return Standing(share.uuid, () if share.step is None else (share.step,), commit_points)
 
     def _tell_workers(self, text: str) -> None:
         log.warning("%s", text)

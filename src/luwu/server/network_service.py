@@ -108,7 +108,7 @@ class NetworkService(ControlService[Any]):
         worker = self._runs.join_worker(request.rank, request.workers, self._peer(caller))
         if not caller.is_active():  # it went while it waited, and will never watch
             self._runs.gone(worker)
-        return pb.JoinReply(session=worker.token, proof=proof, transport=self._transport)
+        return pb.JoinReply(session=worker.token, proof=proof, transport=self._transport, job=worker.run.job)
 
     def JoinSwitch(self, request: pb.JoinSwitchRequest, caller: Any) -> pb.JoinReply:  # noqa: N802
         """Let a switch in."""
@@ -172,7 +172,7 @@ class NetworkService(ControlService[Any]):
 
     def Standing(self, request: pb.StandingRequest, caller: Any) -> pb.StandingReply:  # noqa: N802
         """Return the identity and the counts of this server's store."""
-        self.worker_of(caller)
+        self.worker_of(caller).run.agree_on_jobs(tuple(request.jobs))
         standing = self._standing()
         has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))
         return pb.StandingReply(
@@ -199,14 +199,14 @@ class NetworkService(ControlService[Any]):
     def Begin(self, request: pb.BeginRequest, caller: Any) -> pb.BeginReply:  # noqa: N802
         """Start an attempt at a step."""
         worker = self.worker_of(caller)
-        epoch, given_up = worker.run.begin(
+        epoch, given_up, ended = worker.run.begin(
             worker,
             [tuple(group.values) for group in request.groups],
             request.max_grad_norm if request.HasField("max_grad_norm") else None,
             (request.loss_scale.scale, request.loss_scale.good_steps) if request.HasField("loss_scale") else None,
         )
         records, last = worker.run.trace_request
-        return pb.BeginReply(epoch=epoch, given_up=given_up, trace_records=records, trace_last=last)
+        return pb.BeginReply(epoch=epoch, given_up=given_up, ended=ended, trace_records=records, trace_last=last)
 
     def Commit(self, request: pb.CommitRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """End an attempt."""
@@ -225,9 +225,12 @@ class NetworkService(ControlService[Any]):
         return reply
 
     def Decide(self, request: pb.DecideRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
-        """Commit or roll back a prepared attempt for good."""
+        """Say how an attempt ends that this server has prepared, or that is void at another one."""
+        worker = self.worker_of(caller)
+        if request.annuls:
+            return _ended(worker.run.annul(worker, caller.is_active))
         squares = request.squares if request.HasField("squares") else None
-        return _ended(self.worker_of(caller).run.decide(request.commits, squares, caller.is_active))
+        return _ended(worker.run.decide(worker, request.commits, squares, caller.is_active))
 
     def Progress(self, request: pb.ProgressRequest, caller: Any) -> pb.Empty:  # noqa: N802
         """Note what a worker does, or the counts of a switch."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
 from luwu.core.division import Share
-from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.protocols import LossScale
 from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
@@ -71,8 +71,8 @@ class Run(Membership[NetworkCore]):
             of workers.
         timeouts: timeouts of the network.
         step_at_rest: reads the store's committed step while it is not open.
-        worker_return_seconds: see `Membership`; a job of several servers does not wait, nor do workers over UDP that
-            keep blocks on their devices: another worker would pull what they do not.
+        worker_return_seconds: see `Membership`; a run does not wait whose workers keep blocks on their devices over
+            UDP: another worker would pull what they do not.
         fewest: see `Admission`.
     """
 
@@ -88,6 +88,7 @@ class Run(Membership[NetworkCore]):
         self.job = secrets.randbits(63)
         self._step_at_rest = step_at_rest
         self._terms: Terms | None = None
+        self._jobs: tuple[int, ...] = ()
         super().__init__(
             workers,
             lambda manifest: open_core(manifest, self.job, self._share, self.workers),
@@ -152,11 +153,27 @@ class Run(Membership[NetworkCore]):
         worker = self.people.get(rank)
         return "" if worker is None else worker.peer
 
+    def agree_on_jobs(self, jobs: tuple[int, ...]) -> None:
+        """Note the numbers of the runs of all servers that a worker has joined, in the servers' order.
+
+        Runs of several servers end together. Where another server has begun a new one, which has not the steps of this
+        run, this run ends, too.
+
+        Raises:
+            ServerError: so it is.
+        """
+        with self._changed:
+            expected = self._jobs = self._jobs or jobs
+        if jobs != expected:
+            error = ServerError("another server of this job has begun a new run; run again to resume on all of them")
+            self.fail(error)
+            raise error
+
     def agree(self, terms: Terms) -> None:
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
         with self._changed:
             expected = self._terms = self._terms or terms
-            if expected.share.servers > 1 or expected.kept:
+            if expected.kept:
                 self.vacancies.seconds = 0.0
         if terms.share != expected.share:
             raise ConfigError(
@@ -169,6 +186,12 @@ class Run(Membership[NetworkCore]):
                 f"device_memory: expected the same blocks on every worker's device, found that some keep {name} there "
                 "and others do not; over UDP all pull alike: give every worker the same device_memory"
             )
+
+    @property
+    def opened_share(self) -> Share | None:
+        """This server's share of the job, where it is one of several and has its store open; else None."""
+        share = self._share
+        return share if share.servers > 1 and self.opened else None
 
     @property
     def _share(self) -> Share:
@@ -285,10 +308,13 @@ class Run(Membership[NetworkCore]):
         groups: Sequence[HyperParameters],
         max_norm: float | None = None,
         loss_scale: LossScale | None = None,
-    ) -> tuple[int, bool]:
-        """Start a worker's attempt at a step; return the epoch, and True if another worker has given the step up."""
+    ) -> tuple[int, bool, int]:
+        """Start a worker's attempt at a step.
+
+        Returns the epoch; True if another worker has given the step up; and the attempts that have ended before.
+        """
         with self._noting_failure(), self.answering(worker), self.core() as core:
-            return core.begin(worker.rank, groups, max_norm, loss_scale) or (0, False)
+            return core.begin(worker.rank, groups, max_norm, loss_scale)
 
     @property
     def trace_request(self) -> tuple[int, bool]:
@@ -317,10 +343,25 @@ class Run(Membership[NetworkCore]):
                 core.commit(worker.rank, roll_back, pushes)
             return self._wait(lambda core: core.wait_commit(worker.rank, self._look_seconds), goes_on)
 
-    def decide(self, commits: bool, squares: float | None, goes_on: Callable[[], bool]) -> StepEnding | None:
+    def decide(
+        self, worker: Worker, commits: bool, squares: float | None, goes_on: Callable[[], bool]
+    ) -> StepEnding | None:
         """Commit or roll back the prepared step; as `commit`."""
         with self._noting_failure():
-            return self._wait(lambda core: core.decide(commits, self._look_seconds, squares), goes_on)
+            with self.answering(worker), self.core() as core:
+                core.decide(commits, squares)
+            return self._wait(lambda core: core.wait_decided(self._look_seconds), goes_on)
+
+    def annul(self, worker: Worker, goes_on: Callable[[], bool]) -> StepEnding | None:
+        """End a worker's attempt, which is void because that of another server is; as `commit`."""
+
+        def look(core: NetworkCore) -> StepEnding | None:
+            return (pb.VOID, None) if core.wait_annulled(worker.rank, self._look_seconds) else None
+
+        with self._noting_failure():
+            with self.answering(worker), self.core() as core:
+                core.annul(worker.rank)
+            return self._wait(look, goes_on)
 
     def _wait(self, look: Callable[[NetworkCore], StepEnding | None], goes_on: Callable[[], bool]) -> StepEnding | None:
         while goes_on():

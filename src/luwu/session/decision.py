@@ -1,4 +1,4 @@
-"""The decision on a step that several servers have ended: all of them commit it, or none. Pure."""
+"""The decision on an attempt that several servers have ended: all of them commit it, or none. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,58 @@ class Decision(NamedTuple):
     """A decision that every worker makes alike, because all get the same answers.
 
     Attributes:
-        end: end of the step, once every server that has prepared it knows the decision.
-        commits: what these servers are told.
+        end: end of the attempt, once every server that waits for the decision knows it.
         squares: with clipping, the sum of squares of the gradient over all servers; None where it is not known.
     """
 
     end: int
-    commits: bool
     squares: float | None
+
+    @property
+    def commits(self) -> bool:
+        """True where the servers commit the step."""
+        return self.end == COMMITTED
+
+    @property
+    def annuls(self) -> bool:
+        """True where the attempt is void at all servers."""
+        return self.end == VOID
 
 
 def decide(ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
-    """Return the decision on a step, from the servers' answers in their order.
+    """Return the decision on an attempt, from the servers' answers in their order.
 
     Args:
-        ends: end of the step at each server; prepared: it waits for the decision.
+        ends: end of the attempt at each server; prepared: it waits for the decision.
         squares: with clipping, the sum of squares of each server's part of the gradient.
     """
     found = [value for value in squares if value is not None]
     known = len(found) == len(ends) or any(math.isnan(value) for value in found)
     total = sum(found) if known else None  # in the servers' order, so that all workers say the same
-    if all(end == PREPARED for end in ends) or all(end == COMMITTED for end in ends):
-        return Decision(COMMITTED, True, total)
+    if all(end in (PREPARED, COMMITTED) for end in ends):
+        return Decision(COMMITTED, total)
     if VOID in ends:
-        return Decision(VOID, False, total)
+        return Decision(VOID, total)
     # A worker that gave the step up told every server; a gradient that is not finite is known to one alone.
-    return Decision(NOT_FINITE if NOT_FINITE in ends else ROLLED_BACK, False, total)
+    return Decision(NOT_FINITE if NOT_FINITE in ends else ROLLED_BACK, total)
+
+
+def wait_for_decision(ends: Sequence[int]) -> list[int]:
+    """Return the numbers of the servers that must be told the decision, in their order.
+
+    A single server's answer is the end. One of several leaves it open as long as it does not void the attempt: a void
+    attempt does not count, so it must be void at all servers or at none.
+    """
+    return [server for server, end in enumerate(ends) if end != VOID] if len(ends) > 1 else []
+
+
+def behind(ended: Sequence[int]) -> list[int]:
+    """Return the numbers of the servers that are in an earlier attempt than another one, in their order.
+
+    Only a worker that has just joined sees servers apart: the others have not told the servers behind yet that the
+    attempt there is void. None of them can commit it.
+
+    Args:
+        ended: number of attempts that have ended, void ones too, at each server.
+    """
+    return [server for server, count in enumerate(ended) if count < max(ended)]

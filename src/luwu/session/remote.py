@@ -81,7 +81,7 @@ class RemoteSession(Session):
             parts = divide(manifest, len(self._servers)).parts
         except ConfigError:  # too few blocks for so many servers: no such store was made
             return False
-        return all(server.has_store(part) for server, part in zip(self._servers, parts, strict=True))
+        return all(server.has_store(part, self._jobs) for server, part in zip(self._servers, parts, strict=True))
 
     def initialised(self) -> None:
         """Let the other workers in: the store's first values are committed."""
@@ -178,7 +178,9 @@ class RemoteSession(Session):
         """
         shares = [Share()]
         if len(self._servers) > 1:
-            shares = share_out([server.standing() for server in self._servers], [s.url for s in self._servers])
+            shares = share_out(
+                [server.standing(self._jobs) for server in self._servers], [s.url for s in self._servers]
+            )
         run = "" if self.claim is None else self.claim.to_json()
         calls = [
             server.attach(part, share, self._transport, self._switch, run, kept)
@@ -194,7 +196,17 @@ class RemoteSession(Session):
                     f"attempts, found {reply.step} after {reply.attempts} at {server.url}; name the servers whose "
                     "stores belong together"
                 )
+            if reply.worker_return_seconds != replies[0].worker_return_seconds:
+                raise ConfigError(
+                    f"worker_return_seconds: expected {replies[0].worker_return_seconds:g} at {server.url} as at "
+                    f"{self._servers[0].url}, found {reply.worker_return_seconds:g}; start all servers of a job with "
+                    "the same --worker-return-seconds"
+                )
         return replies
+
+    @property
+    def _jobs(self) -> list[int]:
+        return [server.job for server in self._servers]
 
     def _fenced(self, rank: int) -> None:
         self.on_fenced(rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import queue
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from luwu.control.client import ControlClient
 from luwu.control.links import LinkEndpoint, WorkerLink
 from luwu.core.division import Division
 from luwu.core.protocols import HyperParameters, LossScale, Memory
-from luwu.session.decision import decide
+from luwu.session.decision import behind, decide, wait_for_decision
 
 
 class RemoteEndpoint:
@@ -87,6 +88,10 @@ class RemoteEndpoint:
             request.groups.add(values=values)
         started = time.monotonic_ns()
         replies = self._finish([control.start("Begin", request) for control in self._controls])
+        while late := behind([int(reply.ended) for reply in replies]):
+            self._annul(late)
+            for server, call in [(server, self._controls[server].start("Begin", request)) for server in late]:
+                replies[server] = self._controls[server].finish(call)
         self._data.count_wait(started, started)
         self.trace_request = int(replies[0].trace_records), bool(replies[0].trace_last)
         for server, reply in enumerate(replies):
@@ -157,34 +162,68 @@ class RemoteEndpoint:
         if handle >= 0:
             return self._data.wait(handle)
         started = time.monotonic_ns()
-        asked, calls = self._commits.pop(handle)
+        asked, calls = self._commits[handle]
         try:
-            end = self._decide(self._finish(calls))
+            end = self._decide(self._answers(calls))
             if end != pb.COMMITTED:
                 for push in self._last_pushes.values():
                     self._data.wait(push)  # else one that is late would belong to the next step
             self._last_pushes.clear()
             self._link.end_step()
+            del self._commits[handle]  # not before: a wait that Ctrl-C ends is begun again
             return end
         finally:
             self._data.count_wait(asked, started)
 
+    def _annul(self, servers: Sequence[int]) -> None:
+        """End the attempt at some servers before anything was pulled: they are behind the others, see `behind`."""
+        for server in servers:
+            request = pb.CommitRequest(roll_back=True, pushes=self._pushes[server])  # no push is missing then
+            vote = self._controls[server].start("Commit", request, patient=True)
+            self._tell([server], pb.DecideRequest(annuls=True))
+            self._controls[server].finish(vote)
+
+    def _answers(self, calls: Sequence[grpc.Future]) -> list[pb.CommitReply]:
+        """Return the servers' answers to a vote.
+
+        Once one of them says that the attempt is void, the others hear it: they may wait for the lost worker.
+        """
+        if len(calls) == 1:
+            return self._finish(calls)
+        answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for server, call in enumerate(calls):
+            call.add_done_callback(lambda _, server=server: answered.put(server))
+        replies: dict[int, pb.CommitReply] = {}
+        told: list[tuple[ControlClient, grpc.Future]] = []
+        while len(replies) < len(calls):
+            server = answered.get()
+            replies[server] = self._controls[server].finish(calls[server])
+            if replies[server].end == pb.VOID and not told:
+                request = pb.DecideRequest(annuls=True)
+                rest = [control for other, control in enumerate(self._controls) if other not in replies]
+                told = [(control, control.start("Decide", request, patient=True)) for control in rest]
+        for control, call in told:
+            control.finish(call)
+        return [replies[server] for server in range(len(calls))]
+
     def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
-        """Return the end of a step, once every server that has prepared it knows the decision."""
+        """Return the end of an attempt, once every server that waits for the decision knows it."""
         told = [reply.last_attempt for reply in replies if reply.HasField("last_attempt")]
         self.last_attempt = max(told, default=None)
-        decision = decide(
-            [int(reply.end) for reply in replies],
-            [reply.squares if reply.HasField("squares") else None for reply in replies],
-        )
+        ends = [int(reply.end) for reply in replies]
+        decision = decide(ends, [reply.squares if reply.HasField("squares") else None for reply in replies])
         total = decision.squares
         # A negative sum of squares is a fault of a server; the norm is NaN then.
         self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
-        request = pb.DecideRequest(commits=decision.commits, squares=total)
-        prepared = [control for control, reply in zip(self._controls, replies, strict=True) if reply.end == pb.PREPARED]
-        for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
-            control.finish(call)
+        request = pb.DecideRequest(commits=decision.commits, squares=total, annuls=decision.annuls)
+        self._tell(wait_for_decision(ends), request)
         return decision.end
+
+    def _tell(self, servers: Sequence[int], request: pb.DecideRequest) -> None:
+        """Tell some servers how an attempt ends; returns when it has ended there."""
+        controls = [self._controls[server] for server in servers]
+        for control, call in [(control, control.start("Decide", request, patient=True)) for control in controls]:
+            control.finish(call)
 
     def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
         """Return the answers of all servers."""

@@ -49,6 +49,8 @@ class RemoteServer:
         on_fenced: Callable[[int], None],
     ) -> None:
         self.url = address.url
+        self.job = 0
+        """Number of the server's run, once this worker has joined it."""
         self._address = address
         self._rank, self._workers = rank, workers
         self._timeouts = timeouts
@@ -63,18 +65,24 @@ class RemoteServer:
         """Join the server's run, and return its transport."""
         return self.control.join(worker_request(self._rank, self._workers), self._join)
 
-    def standing(self) -> Standing:
-        """Return the identity and the counts of the server's store."""
-        reply = self.control.call("Standing", pb.StandingRequest())
+    def standing(self, jobs: Sequence[int]) -> Standing:
+        """Return the identity and the counts of the server's store. ``jobs``: `job` of all servers, in their order."""
+        reply = self.control.call("Standing", pb.StandingRequest(jobs=jobs))
         return Standing(reply.uuid, tuple(reply.steps), reply.commit_points)
 
-    def has_store(self, manifest: Manifest) -> bool:
-        """Return True where its store was made for this manifest."""
-        request = pb.StandingRequest(manifest=manifest.to_json())
+    def has_store(self, manifest: Manifest, jobs: Sequence[int]) -> bool:
+        """Return True where its store was made for this manifest. ``jobs``: see `standing`."""
+        request = pb.StandingRequest(manifest=manifest.to_json(), jobs=jobs)
         return bool(self.control.call("Standing", request).has_model)
 
     def attach(
-        self, manifest: Manifest, share: Share, transport: str, switch: str, run: str, kept: Sequence[str]
+        self,
+        manifest: Manifest,
+        share: Share,
+        transport: str,
+        switch: str,
+        run: str,
+        kept: Sequence[str],
     ) -> grpc.Future:
         """Begin to open its store for this manifest; `ControlClient.finish` waits for the pb.AttachReply."""
         request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run)
@@ -113,7 +121,9 @@ class RemoteServer:
 
     def _join(self, stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
         request = pb.JoinWorkerRequest(nonce=nonce, proof=proof, rank=self._rank, workers=self._workers)
-        return stub.JoinWorker(request, timeout=seconds)
+        reply = stub.JoinWorker(request, timeout=seconds)
+        self.job = int(reply.job)
+        return reply
 
     def _take(self, event: pb.Event) -> None:
         if event.HasField("topology"):
