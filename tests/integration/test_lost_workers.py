@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ STEPS = 5
 LOST_IN = 3  # step, from 1
 PLACES = ("before", "forward", "backward", "after", "waiting")
 SWITCHED = "udp through a switch"
+TWO_SERVERS = "tcp, two servers"
+TWO_SERVERS_UDP = "udp, two servers"
 PROGRAM = f"""
 url, place, limit = given["url"], given["place"], given["limit"]
 
@@ -76,20 +78,23 @@ with session:
 
 
 @contextmanager
-def serve(transport: str, folder: Path, seconds: float = 60.0) -> Iterator[tuple[str, LocalServer | NetworkServer]]:
+def serve(
+    transport: str, folder: Path, seconds: float = 60.0
+) -> Iterator[tuple[str, Sequence[LocalServer | NetworkServer]]]:
     """Serve two workers; yield where."""
     if transport == "shared memory":
         with LocalServer(folder, None, MEMORY, 2, patience=Patience(seconds)) as local:
-            yield str(local.socket_path), local
+            yield str(local.socket_path), [local]
         return
     switches = int(transport == SWITCHED)
     settings = {"worker_return_seconds": seconds, "transport": transport[:3], "switches": switches}
     timeouts = Timeouts(look_seconds=0.1)
     with ExitStack() as stack:
-        server = stack.enter_context(udp_server(folder / "store", 2, timeouts, **settings))
+        stores = [folder / f"store-{number}" for number in range(1 + transport.endswith("two servers"))]
+        servers = [stack.enter_context(udp_server(store, 2, timeouts, **settings)) for store in stores]
         for _ in range(switches):
-            stack.enter_context(udp_switch(server.url, "a", timeouts))
-        yield server.url, server
+            stack.enter_context(udp_switch(servers[0].url, "a", timeouts))
+        yield "luwu://" + ",".join(server.url.removeprefix("luwu://") for server in servers), servers
 
 
 def run_of(server: LocalServer | NetworkServer) -> Membership[Any]:
@@ -99,7 +104,7 @@ def run_of(server: LocalServer | NetworkServer) -> Membership[Any]:
 def train(programs: Programs, transport: str, folder: Path, place: str, limit: float) -> list[list[str]]:
     """Train two workers, of which the second is killed at a place, and another takes over; the lines of both."""
     folder.mkdir(parents=True)
-    with serve(transport, folder) as (url, server):
+    with serve(transport, folder) as (url, servers):
         waits = place == "waiting"
         workers = [
             programs.start(0, url=url, place="after" if waits else "-", limit=limit),
@@ -109,10 +114,11 @@ def train(programs: Programs, transport: str, folder: Path, place: str, limit: f
         if place != "-":
             before[not waits] = workers[not waits].lines_until_pause()
             if waits:
-                wait_until(lambda: describe(run_of(server)).present[1].progress.phase == pb.ENDING, "worker 1 to vote")
+                first = run_of(servers[0])
+                wait_until(lambda: describe(first).present[1].progress.phase == pb.ENDING, "worker 1 to vote")
             workers[1].process.kill()
             before[1] += workers[1].lines()
-            wait_until(lambda: 1 in run_of(server).vacancies, "the loss of worker 1")
+            wait_until(lambda: all(1 in run_of(server).vacancies for server in servers), "the loss of worker 1")
             workers[1] = programs.start(1, url=url, place="-", limit=limit)
             if waits:
                 workers[0].go_on()
@@ -196,7 +202,7 @@ def test_the_run_fails_when_nobody_takes_the_place_in_time(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("transport", ["shared memory", "tcp"])
+@pytest.mark.parametrize("transport", ["shared memory", "tcp", TWO_SERVERS])
 def test_another_worker_takes_the_place_of_a_lost_one(
     transport: str, place: str, undisturbed: tuple[float, list], tmp_path: Path, workers_of_test: Programs
 ) -> None:
@@ -229,6 +235,13 @@ def test_a_worker_over_udp_whose_time_is_over_counts_as_lost(
 ) -> None:
     """Its socket still receives and repeats packets while another is at its place in the tree."""
     hang_and_go_on("udp", tmp_path, undisturbed_over_udp, workers_of_test)
+
+
+def test_another_worker_takes_the_place_of_a_lost_one_at_two_servers_over_udp(
+    undisturbed_over_udp: tuple[float, list], tmp_path: Path, workers_of_test: Programs
+) -> None:
+    limit, expected = undisturbed_over_udp
+    assert train(workers_of_test, TWO_SERVERS_UDP, tmp_path / "run", "backward", limit) == expected
 
 
 def test_a_switch_learns_where_the_worker_is_that_took_a_lost_ones_place(

@@ -228,7 +228,8 @@ TEST_CASE("one server of several commits or rolls back what it has prepared as i
                 CHECK(rig.run_all(7) == pipeline::kPrepared);
                 CHECK(rig.decide(false) == pipeline::kRolledBack);
                 CHECK(rig.decide(false) == pipeline::kRolledBack);
-                CHECK(rig.run_all(2, true) == pipeline::kNotFinite);  // here: there is nothing to decide
+                CHECK(rig.run_all(2, true) == pipeline::kNotFinite);  // here; the others hear it
+                CHECK(rig.decide(false) == pipeline::kRolledBack);
                 CHECK(rig.run_all(2) == pipeline::kPrepared);
                 CHECK(rig.decide(true) == pipeline::kCommitted);
                 CHECK(rig.pipeline().stats().rolled_back == 2);

@@ -131,7 +131,6 @@ class Job {
         }
         CHECK(commits == !spoil);
         for (std::uint32_t server = 0; server < kServers; ++server) {
-            if (ends[server] != pipeline::kPrepared) continue;
             const auto end = wait_for([&] { return servers_[server]->core().decide(commits, kLook); });
             CHECK(end == (commits ? pipeline::kCommitted : pipeline::kRolledBack));
         }

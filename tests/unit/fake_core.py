@@ -93,13 +93,16 @@ class FakeCore:
     def take_snapshot(self) -> int:
         return self.disk.step
 
-    def begin(self, worker: int, groups: list, max_norm: float | None, loss_scale: tuple[float, int] | None) -> None:
+    def begin(
+        self, worker: int, groups: list, max_norm: float | None, loss_scale: tuple[float, int] | None
+    ) -> tuple[int, bool, int]:
         assert loss_scale is None
         self.check()
         self.max_norms.append(max_norm)
         if worker in self.groups:
             raise StepOrderError(f"worker {worker} began twice")
         self.groups[worker] = list(groups)
+        return 0, False, self.disk.attempts
 
     def commit(self, worker: int, roll_back: bool, pushes: int) -> None:
         with self.changed:

@@ -22,6 +22,45 @@ class Control:
         return self.replies.pop(0)
 
 
+class Call:
+    """A call that is answered when a test says so."""
+
+    def __init__(self, request):
+        self.request = request
+        self.reply = None
+        self.told = []
+
+    def add_done_callback(self, function):
+        self.told.append(function)
+        if self.reply is not None:
+            function(self)
+
+    def answer(self, reply):
+        self.reply = reply
+        for function in self.told:
+            function(self)
+
+
+class SlowControl:
+    """A server whose answers a test gives. ``asked``: its calls by method, the last of each."""
+
+    def __init__(self):
+        self.asked = {}
+
+    def start(self, method, request, patient=True):
+        call = self.asked[method] = Call(request)
+        if method == "Decide" and request.annuls and "Commit" in self.asked:  # its vote is answered, too
+            self.asked["Commit"].answer(pb.CommitReply(end=pb.VOID))
+            call.answer(pb.CommitReply(end=pb.VOID))
+        elif method == "Decide":
+            call.answer(pb.CommitReply(end=pb.COMMITTED))
+        return call
+
+    def finish(self, call):
+        assert call.reply is not None
+        return call.reply
+
+
 class Link:
     """A data plane on which nothing travels."""
 
@@ -29,6 +68,9 @@ class Link:
         return SimpleNamespace(count_wait=lambda begun_ns, waited_since_ns: None)
 
     def begin_step(self, server, epoch, given_up):
+        pass
+
+    def end_step(self):
         pass
 
 
@@ -53,3 +95,60 @@ def test_workers_agree_on_it_whether_or_not_they_heard_of_a_new_epoch_before_the
 
 def test_over_tcp_there_are_no_epochs():
     assert answers([(0, False)] * 3) == [False] * 3
+
+
+def voted(*ends):
+    """Vote at servers that answer so; None: one waits for a lost worker. Return the end, and the servers."""
+    controls = [SlowControl() for _ in ends]
+    endpoint = RemoteEndpoint(Link(), controls, Division((), ()))
+    vote = endpoint.commit()
+    for control, end in zip(controls, ends, strict=True):
+        if end is not None:
+            control.asked["Commit"].answer(pb.CommitReply(end=end))
+    return endpoint.wait(vote), controls
+
+
+def test_a_void_attempt_is_made_void_at_servers_that_have_prepared_it_or_wait_for_the_lost_worker():
+    end, servers = voted(pb.PREPARED, pb.VOID, None, pb.ROLLED_BACK)
+    assert end == pb.VOID
+    told = [server.asked.get("Decide") for server in servers]
+    assert told[1] is None  # it knows
+    assert all(call.request.annuls for number, call in enumerate(told) if number != 1)
+
+
+def test_servers_are_told_how_an_attempt_ends_that_one_of_them_cannot_commit():
+    end, servers = voted(pb.PREPARED, pb.NOT_FINITE)
+    assert end == pb.NOT_FINITE
+    assert [server.asked["Decide"].request.commits for server in servers] == [False, False]
+    end, servers = voted(pb.PREPARED, pb.PREPARED)
+    assert end == pb.COMMITTED
+    assert [server.asked["Decide"].request.commits for server in servers] == [True, True]
+
+
+def test_a_single_server_is_told_nothing():
+    end, (server,) = voted(pb.ROLLED_BACK)
+    assert (end, list(server.asked)) == (pb.ROLLED_BACK, ["Commit"])
+
+
+def test_a_worker_that_joins_makes_attempts_void_until_all_servers_are_in_the_same():
+    """The second server is two attempts behind: its other workers have not told it yet."""
+    begins = [[5], [3, 4, 5]]
+    votes = []
+
+    class Behind(SlowControl):
+        def __init__(self, ended):
+            super().__init__()
+            self.ended = ended
+
+        def start(self, method, request, patient=True):
+            call = super().start(method, request, patient)
+            if method == "Begin":
+                call.answer(pb.BeginReply(ended=self.ended.pop(0)))
+            if method == "Commit":
+                votes.append((request.roll_back, request.pushes))
+            return call
+
+    endpoint = RemoteEndpoint(Link(), [Behind(ended) for ended in begins], Division((), ()))
+    endpoint.begin([])
+    assert begins == [[], []]
+    assert votes == [(True, 0), (True, 0)]

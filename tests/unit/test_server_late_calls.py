@@ -43,13 +43,20 @@ class Core:
         self.waiting.set()
         return self.free.wait(at_most_seconds)
 
-    def begin(self, rank: int, *settings: object) -> None:
+    def begin(self, rank: int, *settings: object) -> tuple[int, bool, int]:
         self.begins.set()
         assert self.begun.wait(30)
         self.asked.append(("begin", rank))
+        return 0, False, 3
 
     def commit(self, rank: int, roll_back: bool, pushes: int) -> None:
         self.asked.append(("commit", rank))
+
+    def decide(self, commits: bool, squares: float | None) -> None:
+        self.asked.append(("decide", int(commits)))
+
+    def annul(self, rank: int) -> None:
+        self.asked.append(("annul", rank))
 
     def stats(self) -> dict[str, int | None]:
         return {"step": 3, "attempts": 3, "rolled_back": 0, "loss_scale": None, "good_steps": 0}
@@ -91,6 +98,10 @@ def check_refused(lost: Worker) -> None:
         lost.run.begin(lost, [])
     with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
         lost.run.commit(lost, False, 3, lambda: True, before=lambda: pytest.fail("it is in the run no more"))
+    with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
+        lost.run.decide(lost, True, None, lambda: True)
+    with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
+        lost.run.annul(lost, lambda: True)
 
 
 def test_a_late_step_of_a_lost_worker_reaches_nothing() -> None:
@@ -105,7 +116,7 @@ def test_a_late_step_of_a_lost_worker_reaches_nothing() -> None:
         check_refused(lost)
         assert core.asked == [("lose", 1), ("allow", 1)]
         assert runs.run.error() is None
-        assert following.run.begin(following, []) == (0, False)
+        assert following.run.begin(following, []) == (0, False, 3)
         assert core.asked[-1] == ("begin", 1)
 
 

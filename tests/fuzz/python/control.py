@@ -142,6 +142,7 @@ class _Core:
 class _Run:
     """A run of one worker, whose steps end at once."""
 
+    job = 5
     opened, step, workers, joined, missing = True, 3, 2, frozenset((0,)), (1,)
     block_names = ("h.0",)
     trace_request = (0, False)
@@ -178,8 +179,8 @@ class _Run:
 
     def begin(
         self, worker: Worker, groups: list[tuple[float, ...]], norm: float | None, scale: Any
-    ) -> tuple[int, bool]:
-        return 0, bool(groups)
+    ) -> tuple[int, bool, int]:
+        return 0, bool(groups), 3
 
     def commit(
         self, worker: Worker, roll_back: bool, pushes: int, goes_on: Any, before: Callable[[], None]
@@ -187,8 +188,15 @@ class _Run:
         before()
         return None if pushes else (int(not roll_back), 0.5)
 
-    def decide(self, commits: bool, squares: float | None, goes_on: Any) -> tuple[int, float | None]:
+    def decide(self, worker: Worker, commits: bool, squares: float | None, goes_on: Any) -> tuple[int, float | None]:
         return int(commits), squares
+
+    def annul(self, worker: Worker, goes_on: Any) -> tuple[int, float | None]:
+        return pb.VOID, None
+
+    def agree_on_jobs(self, jobs: tuple[int, ...]) -> None:
+        if len(jobs) > 1:
+            raise ServerError("another server has begun a new run")
 
 
 class _Launchers(NoLaunchers):

@@ -131,7 +131,7 @@ def test_one_input(data: bytes) -> None:
         server.control._error = None  # the watch is over; go on as if it were not
         standing = allowing(LuwuError, server.standing)
         assert standing is None or all(step >= 0 for step in standing.steps)
-        allowing(LuwuError, lambda: server.has_store(MANIFEST))
+        allowing(LuwuError, lambda: server.has_store(MANIFEST, ()))
         attached = allowing(LuwuError, lambda: server.control.call("Attach", pb.AttachRequest()))
         if attached is not None:
             place = allowing(LuwuError, lambda: server.place(attached))
