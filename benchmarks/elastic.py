@@ -1,9 +1,9 @@
 """Workers that are killed or stopped at random moments, one after the other, in one run; others take their places.
 
-Two workers train over shared memory, over TCP and over UDP. One gets SIGKILL at a random moment of a step, and every
-tenth time SIGSTOP. A stopped worker counts as lost after a deadline. Another process is started at once, as `luwu
-train` does: a fork of a process that has imported torch. A run that nobody disturbed tells the losses and the
-parameters, bit by bit; UDP has one of its own, because its sums are in fixed point.
+Two workers train over shared memory, over TCP and over UDP, with one server and with two that share the model. One gets
+SIGKILL at a random moment of a step, and every tenth time SIGSTOP. A stopped worker counts as lost after a deadline.
+Another process is started at once, as `luwu train` does: a fork of a process that has imported torch. A run that nobody
+disturbed tells the losses and the parameters, bit by bit; UDP has one of its own, because its sums are in fixed point.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -44,7 +44,10 @@ BAR = (
     "the undisturbed, replay of the log bit for bit"
 )
 UNIT = "seconds from a loss to the next step, at worst"
-TRANSPORTS = ("shared memory", "TCP", "UDP")
+TWO_SERVERS = ", two servers"
+TRANSPORTS = ("shared memory", "TCP", "TCP" + TWO_SERVERS, "UDP", "UDP" + TWO_SERVERS)
+CALM = ("shared memory", "UDP")
+"""Those with an undisturbed run. It tells the bits of those that follow it."""
 BACK_SECONDS = 2.0
 MEMORY = 64 << 20
 STEPS_BETWEEN = 3
@@ -97,14 +100,16 @@ class Found:
 
 
 class Course:
-    """A run of two workers at a server, and the processes that were in it."""
+    """A run of two workers at one server or two, and the processes that were in it."""
 
-    def __init__(self, where: str, folder: Path, server: LocalServer | NetworkServer, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, where: str, folder: Path, servers: Sequence[LocalServer | NetworkServer], settings: dict[str, Any]
+    ) -> None:
         wanted = folder / "wanted.json"
         wanted.write_text(json.dumps({"where": where, **settings}))
         self._template = Template("ours.elastic", wanted, folder / "template.log", environment(1), NO_WAIT)
         self._overdue: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._members = server._members if isinstance(server, LocalServer) else server._runs.run
+        self._members = [server._members if isinstance(server, LocalServer) else server._runs.run for server in servers]
         self._readers: list[threading.Thread] = []
         self.now = [self._start(rank) for rank in range(WORKERS)]
         self.all = list(self.now)
@@ -139,7 +144,7 @@ class Course:
         victim, other = self.now[rank], self.now[1 - rank]
         began = time.monotonic()
         victim.process.send_signal(how)
-        while rank not in self._members.vacancies:
+        while not all(rank in members.vacancies for members in self._members):
             if time.monotonic() > began + END_SECONDS:
                 raise BenchmarkError(f"nobody noticed that worker {rank} got {how.name}")
             time.sleep(POLL_SECONDS)
@@ -153,7 +158,8 @@ class Course:
         victim.process.kill()
         victim.process.wait()
         self.wait_for(other.last_step + 1)
-        self.found.voided = int(self._members.stats()["voided"])  # the store closes with the run
+        # The store closes with the run. Servers may differ: what is void at one before all began is not at another.
+        self.found.voided = max(int(members.stats()["voided"]) for members in self._members)
         first = min(self.now[rank].steps)
         self.wait_for(first)
         self.found.back_seconds.append(max(0.0, other.steps[first][1] - noticed))
@@ -181,32 +187,36 @@ class Course:
 @contextmanager
 def serving(
     transport: str, folder: Path, on_overdue: Callable[[int, str], None]
-) -> Iterator[tuple[str, LocalServer | NetworkServer]]:
+) -> Iterator[tuple[str, Sequence[LocalServer | NetworkServer]]]:
     """Serve two workers in this process; yield where they join."""
     if transport == "shared memory":
         patience = Patience(60, DEADLINE_SECONDS, on_overdue)
         with LocalServer(folder, None, MEMORY, WORKERS, on_slow=lambda text: None, patience=patience) as local:
-            yield str(local.socket_path), local
+            yield str(local.socket_path), [local]
         return
-    settings = ServerSettings(
-        stores=(folder / "store",),
-        workers=WORKERS,
-        listen="127.0.0.1:0",
-        memory=MEMORY,
-        worker_return_seconds=60,
-        step_deadline_seconds=DEADLINE_SECONDS,
-        transport="udp" if transport == "UDP" else "tcp",
-    )
-    with NetworkServer(settings, Credentials(KEY.encode()), Timeouts(look_seconds=0.05)) as server:
-        yield server.url, server
+    timeouts = Timeouts(look_seconds=0.05)
+    with ExitStack() as stack:
+        servers = []
+        for number in range(1 + transport.endswith(TWO_SERVERS)):
+            settings = ServerSettings(
+                stores=(folder / f"store-{number}",),
+                workers=WORKERS,
+                listen="127.0.0.1:0",
+                memory=MEMORY,
+                worker_return_seconds=60,
+                step_deadline_seconds=DEADLINE_SECONDS,
+                transport="udp" if transport.startswith("UDP") else "tcp",
+            )
+            servers.append(stack.enter_context(NetworkServer(settings, Credentials(KEY.encode()), timeouts)))
+        yield "luwu://" + ",".join(server.url.removeprefix("luwu://") for server in servers), servers
 
 
 def play(transport: str, folder: Path, settings: dict[str, Any], kills: int) -> Found:
     """Run to the end with this many kills, at moments that a seed draws."""
     moments = random.Random(kills)
     courses: list[Course] = []
-    with serving(transport, folder, lambda rank, why: courses[0].note_overdue(rank, why)) as (where, server):
-        course = Course(where, folder, server, settings)
+    with serving(transport, folder, lambda rank, why: courses[0].note_overdue(rank, why)) as (where, servers):
+        course = Course(where, folder, servers, settings)
         courses.append(course)
         try:
             for number in range(1, kills + 1):
@@ -246,7 +256,7 @@ def main() -> int:
         details: dict[str, Any] = {}
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
             for transport in TRANSPORTS:
-                if transport != "TCP":  # which has the bits of shared memory
+                if transport in CALM:
                     calm = play(transport, Path(folder) / f"calm {transport}", settings, 0)
                 found = play(transport, Path(folder) / transport, settings, kills)
                 same = found.digests == calm.digests and all(

@@ -32,7 +32,7 @@ def status(
     """Show a run that is under way: its step, what each worker does, and who waits for whom.
 
     Steps are the run's own where its folder is given and its store is on this machine; else, and in JSON, the store's.
-    Asking disturbs nobody. Of several servers, ask the first: workers tell it what they do.
+    Asking disturbs nobody. Of several servers, ask any one: workers tell each what they do.
 
     Exit status: 0 the run is under way or waits for its workers, 1 it has failed or nobody answers, 2 arguments that
     cannot work.

@@ -60,7 +60,7 @@ class RemoteSession(Session):
         self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
         self._link_watch: LinkWatch | None = None
-        self._progress_call: grpc.Future | None = None
+        self._progress_calls: dict[RemoteServer, grpc.Future] = {}
         self._error: LuwuError | None = None
         self._division: Division | None = None
         self._servers: list[RemoteServer] = []
@@ -247,9 +247,11 @@ class RemoteSession(Session):
         return None if link is None else link_counts(link.stats(), self._transport, at)
 
     def send_progress(self, progress: pb.ProgressRequest) -> None:
-        """Send what this worker does to the first server."""
-        if self._progress_call is None or self._progress_call.done():  # else the network is slow, and this is no news
-            self._progress_call = self._servers[0].control.start("Progress", progress)
+        """Send what this worker does to every server: each must know when it hangs."""
+        for server in self._servers:
+            call = self._progress_calls.get(server)
+            if call is None or call.done():  # else the network is slow, and this is no news
+                self._progress_calls[server] = server.control.start("Progress", progress)
 
     def _end(self, *, failed: bool) -> None:
         if self._link_watch is not None:

@@ -129,7 +129,7 @@ def test_one_input(data: bytes) -> None:
         stub.joined.set()
         server.control._thread.join()
         server.control._error = None  # the watch is over; go on as if it were not
-        standing = allowing(LuwuError, server.standing)
+        standing = allowing(LuwuError, lambda: server.standing(()))
         assert standing is None or all(step >= 0 for step in standing.steps)
         allowing(LuwuError, lambda: server.has_store(MANIFEST, ()))
         attached = allowing(LuwuError, lambda: server.control.call("Attach", pb.AttachRequest()))
