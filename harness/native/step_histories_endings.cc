@@ -88,6 +88,13 @@ step::Stage NaiveStep::stage() const {
     return decided ? step::Stage::decided : step::Stage::closing;
 }
 
+step::Ending NaiveStep::ending_of_void() const {
+    if (lost) return {step::kVoid, step::kNoSquares};
+    if (given_up) return {step::kRolledBack, step::kNoSquares};
+    const bool limits = settings.gradient.max_norm.has_value();
+    return {step::kNotFinite, limits ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares};
+}
+
 void StepReference::fail(ErrorKind kind, const std::string& text) {
     if (failed_) return;
     failed_ = true;
@@ -128,54 +135,32 @@ void StepReference::close_if_all_voted() {
 void StepReference::end_if_nothing_is_under_way() {
     if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording) return;
     if (now_.under_way(rules_.tail.at_once == 0) != 0) return;
-    if (now_.is_void()) {
-        if (rules_.prepares && !now_.decided && !now_.lost) return ask_for_the_last_word(ending_of_void());
+    const bool asks = rules_.prepares && !now_.decided && !now_.lost;
+    if (now_.is_void() && !asks) {
         now_.taking_back = true;
         actions_.emplace_back(step::TakeBack{now_.updated_blocks()});
         return;
     }
-    if (before_) return;
-    if (point_ && is_commit_point(rules_.commit_points, done_.step + 1)) return;
-    const bool asks = rules_.prepares && !now_.decided;
-    if (*limits_ && !now_.decided) {
-        now_.sum = 0;
-        for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-            if (now_.kept.has(block)) now_.sum += now_.squares[block];
+    if (!now_.is_void()) {
+        if (before_) return;
+        if (point_ && is_commit_point(rules_.commit_points, done_.step + 1)) return;
+        if (*limits_ && !now_.decided) {
+            now_.sum = 0;
+            for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+                if (now_.kept.has(block)) now_.sum += now_.squares[block];
+            }
         }
     }
     if (asks) {
-        return ask_for_the_last_word({step::kPrepared, now_.sum});
+        now_.prepared = true;
+        const step::Ending found = now_.is_void() ? now_.ending_of_void() : step::Ending{step::kPrepared, now_.sum};
+        for (NaiveWorker& worker : workers_) {
+            if (!worker.told) worker.told = found;
+        }
+        actions_.emplace_back(step::Answer{found});
+        return;
     }
-    if (keeps_gradients(rules_, *limits_)) return end_with_norm();
-    commit();
-}
-
-void StepReference::ask_for_the_last_word(const step::Ending& found) {
-    now_.prepared = true;
-    for (NaiveWorker& worker : workers_) {
-        if (!worker.told) worker.told = found;
-    }
-    actions_.emplace_back(step::Answer{found});
-    fail_where_nobody_has_it();
-}
-
-void StepReference::fail_where_nobody_has_it() {
-    for (const NaiveWorker& worker : workers_) {
-        if (!worker.absent) return;
-    }
-    if (!now_.prepared) return;
-    fail(ErrorKind::worker_lost, "all workers were lost before this server knew how the others ended step " +
-                                     std::to_string(done_.step + 1) +
-                                     "; run again to resume from the last step that all have");
-}
-
-step::Ending StepReference::ending_of_void() const {
-    if (now_.lost) return {step::kVoid, step::kNoSquares};
-    if (now_.given_up) return {step::kRolledBack, step::kNoSquares};
-    return {step::kNotFinite, *limits_ ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares};
-}
-
-void StepReference::end_with_norm() {
+    if (!keeps_gradients(rules_, *limits_)) return commit();
     if (!now_.speculates) return answer_and_owe();
     if (!(now_.factor() < 1.0)) return commit();
     now_.taking_back = now_.redoing = true;
@@ -281,6 +266,23 @@ void StepReference::end(step::StepEnd how, double squares) {
     const step::StepSettings settings = now_.settings;
     now_ = NaiveStep(rules_.blocks.size());
     now_.settings = settings;
+}
+
+void StepReference::flush_if_due() {
+    if (!flush_is_due_ || before_ || point_ || broken_) return;
+    flush_is_due_ = false;
+    if (done_.step == done_.durable_step) return;
+    NaiveDebt owed;
+    owed.record = done_.last_record();
+    std::vector<std::uint32_t> blocks;
+    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+        if (done_.updates[block] == done_.on_disk[block]) continue;
+        owed.not_in_place.add(block);
+        blocks.push_back(block);
+    }
+    before_ = owed;
+    actions_.emplace_back(step::Flush{blocks});
+    record_if_all_is_in_place();
 }
 
 // ---- the comparison

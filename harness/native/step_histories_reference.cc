@@ -1,5 +1,6 @@
 #include "step_histories_reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -54,6 +55,13 @@ step::Actions StepReference::happen(const StepEvent& event) {
     } else {
         broken_ = true;
         fail(ErrorKind::io, "the disk is at fault");
+    }
+    const bool deserted =
+        std::all_of(workers_.begin(), workers_.end(), [](const NaiveWorker& worker) { return worker.absent; });
+    if (now_.prepared && deserted) {
+        fail(ErrorKind::worker_lost, "all workers were lost before this server knew how the others ended step " +
+                                         std::to_string(done_.step + 1) +
+                                         "; run again to resume from the last step that all have");
     }
     return std::exchange(actions_, {});
 }
@@ -283,7 +291,6 @@ void StepReference::lose(std::uint32_t worker) {
         now_.lost = true;
         if (!before) nobody_needs_gradients();
     }
-    fail_where_nobody_has_it();
     close_if_all_voted();
 }
 
@@ -344,7 +351,7 @@ void StepReference::taken_back() {
         ++redone_;
         return answer_and_owe();
     }
-    const step::Ending found = ending_of_void();
+    const step::Ending found = now_.ending_of_void();
     end(found.end, found.squares);
 }
 
@@ -381,23 +388,6 @@ void StepReference::nothing_is_owed() {
         update(block);
     }
     end_if_nothing_is_under_way();
-}
-
-void StepReference::flush_if_due() {
-    if (!flush_is_due_ || before_ || point_ || broken_) return;
-    flush_is_due_ = false;
-    if (done_.step == done_.durable_step) return;
-    NaiveDebt owed;
-    owed.record = done_.last_record();
-    std::vector<std::uint32_t> blocks;
-    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        if (done_.updates[block] == done_.on_disk[block]) continue;
-        owed.not_in_place.add(block);
-        blocks.push_back(block);
-    }
-    before_ = owed;
-    actions_.emplace_back(step::Flush{blocks});
-    record_if_all_is_in_place();
 }
 
 }  // namespace luwu::test

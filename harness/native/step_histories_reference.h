@@ -64,6 +64,7 @@ struct NaiveStep {
     [[nodiscard]] std::string what_workers_did_differently(const step::Rules& rules) const;
     [[nodiscard]] std::vector<step::Action> given_back_unfinished(std::uint32_t streams) const;
     [[nodiscard]] step::Stage stage() const;
+    [[nodiscard]] step::Ending ending_of_void() const;
     [[nodiscard]] double factor() const;
     [[nodiscard]] float average(float mean) const;
 };
@@ -140,10 +141,6 @@ class StepReference {
     void nobody_needs_gradients();
     void close_if_all_voted();
     void end_if_nothing_is_under_way();
-    void ask_for_the_last_word(const step::Ending& found);
-    void fail_where_nobody_has_it();
-    [[nodiscard]] step::Ending ending_of_void() const;
-    void end_with_norm();
     void answer_and_owe();
     void record_if_all_is_in_place();
     void commit();

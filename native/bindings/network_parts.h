@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -49,11 +48,39 @@ void wait_connected(fabric::TcpWorker& worker);  // with the interpreter's lock 
 [[nodiscard]] nanobind::dict tcp_stats_of(const fabric::TcpServer& server);
 
 // Functions of every network server, given how to reach its ParameterServer.
+// What one server of several hears from a worker that knows how the others ended an attempt.
+template <class Self, class Core>
+void bind_last_word(nanobind::class_<Self>& type, Core core) {
+    namespace nb = nanobind;
+    using namespace nb::literals;
+    type.def(
+            "decide",
+            [core](Self& self, std::uint32_t worker, bool commits, std::optional<double> squares) {
+                core(self).last_word(worker).decide(commits, squares.value_or(pipeline::kNoSquares));
+            },
+            "worker"_a, "commits"_a, "squares"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+            "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. The "
+            "first call counts.")
+        .def(
+            "annul", [core](Self& self, std::uint32_t worker) { core(self).last_word(worker).annul(); }, "worker"_a,
+            nb::call_guard<nb::gil_scoped_release>(),
+            "Makes the attempt that a worker is in void, because that of another server is.")
+        .def(
+            "wait_ended",
+            [core](Self& self, std::uint32_t worker, double at_most_seconds) {
+                const auto at_most = milliseconds("at_most_seconds", at_most_seconds);
+                return make_ending(core(self).last_word(worker).wait(at_most));
+            },
+            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "The end of the worker's attempt, as wait_commit has it; None when that takes longer.");
+}
+
 template <class Self, class Core>
 void bind_core(nanobind::class_<Self>& type, Core core) {
     namespace nb = nanobind;
     using namespace nb::literals;
     bind_traces(type, core);
+    bind_last_word(type, core);
     type.def_prop_ro("initialised", [core](const Self& self) { return core(self).initialised(); })
         .def_prop_ro(
             "findings", [core](const Self& self) { return core(self).findings(); },
@@ -79,33 +106,6 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             "fail_run",
             [core](Self& self, const std::string& message) { core(self).fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
-        .def(
-            "decide",
-            [core](Self& self, bool commits, std::optional<double> squares) {
-                std::ignore = core(self).decide(commits, std::chrono::milliseconds(0),
-                                                squares.value_or(pipeline::kNoSquares));
-            },
-            "commits"_a, "squares"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
-            "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. The "
-            "first call counts.")
-        .def(
-            "wait_decided",
-            [core](Self& self, double at_most_seconds) {
-                return make_ending(core(self).wait_decided(milliseconds("at_most_seconds", at_most_seconds)));
-            },
-            "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "The end of the step that was decided on, as wait_commit has it; None when that takes longer.")
-        .def(
-            "annul", [core](Self& self, std::uint32_t worker) { core(self).annul(worker); }, "worker"_a,
-            nb::call_guard<nb::gil_scoped_release>(),
-            "Makes the attempt that a worker is in void, because that of another server is.")
-        .def(
-            "wait_annulled",
-            [core](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return core(self).wait_annulled(worker, milliseconds("at_most_seconds", at_most_seconds));
-            },
-            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "True once the attempt that the worker annulled is over; False when that takes longer.")
         .def(
             "take_snapshot", [core](Self& self) { return core(self).take_snapshot(); },
             nb::call_guard<nb::gil_scoped_release>(),

@@ -149,38 +149,7 @@ std::optional<Outcome> Pipeline::wait_for_end(std::uint32_t worker, std::chrono:
     return std::nullopt;
 }
 
-std::optional<Outcome> Pipeline::decide(bool commits, std::chrono::milliseconds at_most, double squares) {
-    {
-        const std::lock_guard lock(executor_->shared.mutex);
-        executor_->tell(executor_->shared.machine.decide(commits, squares));
-    }
-    return wait_decided(at_most);
-}
-
-std::optional<Outcome> Pipeline::wait_decided(std::chrono::milliseconds at_most) {
-    Shared& shared = executor_->shared;
-    std::unique_lock lock(shared.mutex);
-    const auto ended = [&] { return shared.step().stage == step::Stage::collecting; };
-    shared.changed.wait_for(lock, at_most, [&] { return ended() || shared.failed(); });
-    if (shared.failed()) throw Error(*shared.step().failure);
-    if (!ended()) return std::nullopt;
-    return outcome_of(shared.step().last_end);
-}
-
-void Pipeline::annul(std::uint32_t worker) {
-    const std::lock_guard lock(executor_->shared.mutex);
-    executor_->tell(executor_->shared.machine.annul(worker));
-}
-
-bool Pipeline::wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    Shared& shared = executor_->shared;
-    std::unique_lock lock(shared.mutex);
-    const step::Member& member = shared.step().members.at(worker);
-    const auto over = [&] { return member.standing == step::Standing::resting; };
-    shared.changed.wait_for(lock, at_most, [&] { return over() || shared.failed(); });
-    if (shared.failed()) throw Error(*shared.step().failure);
-    return over();
-}
+LastWord Pipeline::last_word(std::uint32_t worker) { return {*executor_, worker}; }
 
 void Pipeline::epoch_begun() {
     const std::lock_guard lock(executor_->shared.mutex);

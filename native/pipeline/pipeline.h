@@ -14,6 +14,7 @@
 
 #include "pipeline/block_view.h"
 #include "pipeline/chunk_update.h"
+#include "pipeline/last_word.h"
 #include "pipeline/types.h"
 #include "store/chunk_store.h"
 
@@ -59,17 +60,8 @@ class Pipeline {
     // The end of the step that this worker voted on last; nothing when that takes longer. Throws Error(order) if it has
     // not voted since it joined, and the error that failed the run.
     [[nodiscard]] std::optional<Outcome> wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most);
-    // Commits or rolls back the prepared step. The first call counts; the others get its answer, too. With clipping,
-    // `squares` is the sum over all servers. Nothing when the answer takes longer: to be asked again. Throws what
-    // failed the run.
-    [[nodiscard]] std::optional<Outcome> decide(bool commits, std::chrono::milliseconds at_most,
-                                                double squares = kNoSquares);
-    // The same for a step that another call has decided on.
-    [[nodiscard]] std::optional<Outcome> wait_decided(std::chrono::milliseconds at_most);
-    // The attempt that the worker is in is void, because that of another server is: step::Machine::annul.
-    void annul(std::uint32_t worker);
-    // Returns true once that attempt is over; false: that takes longer. Throws what failed the run.
-    [[nodiscard]] bool wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most);
+    // One of several servers: the worker's decision on an attempt that was answered, or is void elsewhere.
+    [[nodiscard]] LastWord last_word(std::uint32_t worker);
     // With one stream, after on_given_up: what was under way from the workers has been dropped, or pushed here.
     void epoch_begun();
     // Returns when every step that was answered is on the disk; an error where one of them never will be.

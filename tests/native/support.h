@@ -220,7 +220,8 @@ class Rig {
     std::int64_t decide(bool commits, double squares = pipeline::kNoSquares) {
         std::optional<pipeline::Outcome> ended;
         try {
-            while (!ended) ended = pipeline_->decide(commits, std::chrono::seconds(60), squares);
+            pipeline_->last_word(0).decide(commits, squares);
+            while (!ended) ended = pipeline_->last_word(0).wait(std::chrono::seconds(60));
         } catch (const Error&) {
             return -1;
         }

@@ -131,7 +131,9 @@ class Job {
         }
         CHECK(commits == !spoil);
         for (std::uint32_t server = 0; server < kServers; ++server) {
-            const auto end = wait_for([&] { return servers_[server]->core().decide(commits, kLook); });
+            auto last_word = servers_[server]->core().last_word(rank);
+            last_word.decide(commits);
+            const auto end = wait_for([&] { return last_word.wait(kLook); });
             CHECK(end == (commits ? pipeline::kCommitted : pipeline::kRolledBack));
         }
     }

@@ -52,8 +52,8 @@ class Core:
     def commit(self, rank: int, roll_back: bool, pushes: int) -> None:
         self.asked.append(("commit", rank))
 
-    def decide(self, commits: bool, squares: float | None) -> None:
-        self.asked.append(("decide", int(commits)))
+    def decide(self, rank: int, commits: bool, squares: float | None) -> None:
+        self.asked.append(("decide", rank))
 
     def annul(self, rank: int) -> None:
         self.asked.append(("annul", rank))
@@ -98,10 +98,9 @@ def check_refused(lost: Worker) -> None:
         lost.run.begin(lost, [])
     with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
         lost.run.commit(lost, False, 3, lambda: True, before=lambda: pytest.fail("it is in the run no more"))
-    with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
-        lost.run.decide(lost, True, None, lambda: True)
-    with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
-        lost.run.annul(lost, lambda: True)
+    for commits in (True, False, None):
+        with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
+            lost.run.decide(lost, commits, None, lambda: True)
 
 
 def test_a_late_step_of_a_lost_worker_reaches_nothing() -> None:

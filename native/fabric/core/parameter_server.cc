@@ -144,23 +144,9 @@ std::optional<pipeline::Outcome> ParameterServer::wait_for_end(std::uint32_t wor
     return pipeline_->wait_for_end(worker, at_most);
 }
 
-std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chrono::milliseconds at_most,
-                                                         double squares) {
-    return pipeline_->decide(commits, at_most, squares);
-}
-
-std::optional<pipeline::Outcome> ParameterServer::wait_decided(std::chrono::milliseconds at_most) {
-    return pipeline_->wait_decided(at_most);
-}
-
-void ParameterServer::annul(std::uint32_t worker) {
+pipeline::LastWord ParameterServer::last_word(std::uint32_t worker) {
     check_worker(worker, settings_.workers);
-    pipeline_->annul(worker);
-}
-
-bool ParameterServer::wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    check_worker(worker, settings_.workers);
-    return pipeline_->wait_annulled(worker, at_most);
+    return pipeline_->last_word(worker);
 }
 
 std::uint64_t ParameterServer::take_snapshot() {

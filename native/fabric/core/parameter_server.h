@@ -80,15 +80,7 @@ class ParameterServer {
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
     [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
                                                                 std::chrono::milliseconds at_most);
-    // Commits or rolls back a step whose votes were answered with kPrepared: the first call counts. How it ended;
-    // nothing when that takes longer, to be asked again. Throws what failed the server.
-    [[nodiscard]] std::optional<pipeline::Outcome> decide(bool commits, std::chrono::milliseconds at_most,
-                                                          double squares = pipeline::kNoSquares);
-    [[nodiscard]] std::optional<pipeline::Outcome> wait_decided(std::chrono::milliseconds at_most);  // by another call
-    // The worker's attempt is void, because that of another server is; wait_annulled() tells whether it is over, and
-    // throws as decide() does.
-    void annul(std::uint32_t worker);
-    [[nodiscard]] bool wait_annulled(std::uint32_t worker, std::chrono::milliseconds at_most);
+    [[nodiscard]] pipeline::LastWord last_word(std::uint32_t worker);  // on an attempt of one server of several
     void epoch_begun() { pipeline_->epoch_begun(); }
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
     void leave(std::uint32_t worker);   // it will make no more steps

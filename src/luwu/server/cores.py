@@ -70,23 +70,19 @@ class NetworkCore(Core, Protocol):
         """Return the end of the attempt, or None if it has not ended. Raises the error that the run failed with."""
         ...
 
-    def decide(self, commits: bool, squares: float | None) -> None:
+    def decide(self, worker: int, commits: bool, squares: float | None) -> None:
         """Commit or roll back the prepared step; the first call counts. Returns at once.
 
         With clipping, ``squares`` is the sum over all servers.
         """
         ...
 
-    def wait_decided(self, at_most_seconds: float) -> StepEnding | None:
-        """Return the end of the step that was decided on, or None if it has not ended."""
-        ...
-
     def annul(self, worker: int) -> None:
         """Make the attempt that a worker is in void, because that of another server is. Returns at once."""
         ...
 
-    def wait_annulled(self, worker: int, at_most_seconds: float) -> bool:
-        """Return True once the attempt that the worker annulled is over; False: not in this time."""
+    def wait_ended(self, worker: int, at_most_seconds: float) -> StepEnding | None:
+        """Return the end of the attempt that the worker decided on or annulled, or None if it has not ended."""
         ...
 
 

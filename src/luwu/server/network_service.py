@@ -227,10 +227,9 @@ class NetworkService(ControlService[Any]):
     def Decide(self, request: pb.DecideRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """Say how an attempt ends that this server has prepared, or that is void at another one."""
         worker = self.worker_of(caller)
-        if request.annuls:
-            return _ended(worker.run.annul(worker, caller.is_active))
+        commits = None if request.annuls else request.commits
         squares = request.squares if request.HasField("squares") else None
-        return _ended(worker.run.decide(worker, request.commits, squares, caller.is_active))
+        return _ended(worker.run.decide(worker, commits, squares, caller.is_active))
 
     def Progress(self, request: pb.ProgressRequest, caller: Any) -> pb.Empty:  # noqa: N802
         """Note what a worker does, or the counts of a switch."""

@@ -344,24 +344,16 @@ class Run(Membership[NetworkCore]):
             return self._wait(lambda core: core.wait_commit(worker.rank, self._look_seconds), goes_on)
 
     def decide(
-        self, worker: Worker, commits: bool, squares: float | None, goes_on: Callable[[], bool]
+        self, worker: Worker, commits: bool | None, squares: float | None, goes_on: Callable[[], bool]
     ) -> StepEnding | None:
-        """Commit or roll back the prepared step; as `commit`."""
+        """Commit or roll back a worker's attempt; None: it is void, because that of another server is. As `commit`."""
         with self._noting_failure():
             with self.answering(worker), self.core() as core:
-                core.decide(commits, squares)
-            return self._wait(lambda core: core.wait_decided(self._look_seconds), goes_on)
-
-    def annul(self, worker: Worker, goes_on: Callable[[], bool]) -> StepEnding | None:
-        """End a worker's attempt, which is void because that of another server is; as `commit`."""
-
-        def look(core: NetworkCore) -> StepEnding | None:
-            return (pb.VOID, None) if core.wait_annulled(worker.rank, self._look_seconds) else None
-
-        with self._noting_failure():
-            with self.answering(worker), self.core() as core:
-                core.annul(worker.rank)
-            return self._wait(look, goes_on)
+                if commits is None:
+                    core.annul(worker.rank)
+                else:
+                    core.decide(worker.rank, commits, squares)
+            return self._wait(lambda core: core.wait_ended(worker.rank, self._look_seconds), goes_on)
 
     def _wait(self, look: Callable[[NetworkCore], StepEnding | None], goes_on: Callable[[], bool]) -> StepEnding | None:
         while goes_on():

@@ -62,12 +62,13 @@ class RemoteSession(Session):
         self._link_watch: LinkWatch | None = None
         self._progress_calls: dict[RemoteServer, grpc.Future] = {}
         self._error: LuwuError | None = None
+        self._noticed: tuple[RemoteServer, str] | None = None
         self._division: Division | None = None
         self._servers: list[RemoteServer] = []
         try:
             for address in parse_urls(url):
                 self._servers.append(
-                    RemoteServer(address, rank, workers, credentials, timeouts, self._fail, self._fenced)
+                    RemoteServer(address, rank, workers, credentials, timeouts, self._fail, self._notice, self._fenced)
                 )
             self._transport = self._join(transports)
         except BaseException:
@@ -207,6 +208,12 @@ class RemoteSession(Session):
     @property
     def _jobs(self) -> list[int]:
         return [server.job for server in self._servers]
+
+    def _notice(self, server: RemoteServer, text: str) -> None:
+        with self._lock:
+            before, self._noticed = self._noticed, (server, text)
+        if before is None or before[0] is server or before[1] != text:  # else another server has just said the same
+            log.warning("%s", text)
 
     def _fenced(self, rank: int) -> None:
         self.on_fenced(rank)

@@ -35,6 +35,7 @@ class RemoteServer:
         credentials: credentials of this side.
         timeouts: timeouts of the network.
         on_end: called with the error that the session with this server ended with, unless it was closed.
+        on_notice: called with what the server says about other workers.
         on_fenced: called with the rank of a worker whose session the server has ended.
     """
 
@@ -46,6 +47,7 @@ class RemoteServer:
         credentials: Credentials,
         timeouts: Timeouts,
         on_end: Callable[[LuwuError], None],
+        on_notice: Callable[[RemoteServer, str], None],
         on_fenced: Callable[[int], None],
     ) -> None:
         self.url = address.url
@@ -55,6 +57,7 @@ class RemoteServer:
         self._rank, self._workers = rank, workers
         self._timeouts = timeouts
         self._on_end = on_end
+        self._on_notice = on_notice
         self._on_fenced = on_fenced
         self._topology: pb.Topology | None = None
         self._placed = threading.Event()  # the topology is there, or the session has ended
@@ -131,7 +134,7 @@ class RemoteServer:
             self._placed.set()
         elif event.HasField("notice"):
             if event.notice.text:
-                log.warning("%s", printable(event.notice.text))
+                self._on_notice(self, printable(event.notice.text))
             if event.notice.HasField("fenced"):
                 self._on_fenced(event.notice.fenced)
 

@@ -188,11 +188,10 @@ class _Run:
         before()
         return None if pushes else (int(not roll_back), 0.5)
 
-    def decide(self, worker: Worker, commits: bool, squares: float | None, goes_on: Any) -> tuple[int, float | None]:
-        return int(commits), squares
-
-    def annul(self, worker: Worker, goes_on: Any) -> tuple[int, float | None]:
-        return pb.VOID, None
+    def decide(
+        self, worker: Worker, commits: bool | None, squares: float | None, goes_on: Any
+    ) -> tuple[int, float | None]:
+        return (pb.VOID if commits is None else int(commits)), squares
 
     def agree_on_jobs(self, jobs: tuple[int, ...]) -> None:
         if len(jobs) > 1:

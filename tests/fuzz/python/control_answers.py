@@ -121,7 +121,16 @@ def test_one_input(data: bytes) -> None:
     given = Input(data)
     mode = given.number()
     credentials = Credentials(b"a key that is long enough" if mode & 1 else None)
-    server = RemoteServer(HostPort("127.0.0.1", 9), 0, 1, credentials, TIMEOUTS, lambda error: None, lambda rank: None)
+    server = RemoteServer(
+        HostPort("127.0.0.1", 9),
+        0,
+        1,
+        credentials,
+        TIMEOUTS,
+        lambda error: None,
+        lambda server, text: None,
+        lambda rank: None,
+    )
     server.control._stub = stub = _Stub(given)  # type: ignore[assignment]
     try:
         if allowing(LuwuError, server.join) is None:

@@ -1,0 +1,30 @@
+#include "pipeline/last_word.h"
+
+#include "pipeline/executor.h"
+
+namespace luwu::pipeline {
+
+void LastWord::decide(bool commits, double squares) {
+    Shared& shared = executor_->shared;
+    const std::lock_guard lock(shared.mutex);
+    executor_->tell(shared.machine.decide(commits, squares));
+}
+
+void LastWord::annul() {
+    Shared& shared = executor_->shared;
+    const std::lock_guard lock(shared.mutex);
+    executor_->tell(shared.machine.annul(worker_));
+}
+
+std::optional<Outcome> LastWord::wait(std::chrono::milliseconds at_most) {
+    const Shared& shared = executor_->shared;
+    std::unique_lock lock(executor_->shared.mutex);
+    const step::Member& member = shared.step().members.at(worker_);
+    const auto over = [&] { return member.standing == step::Standing::resting; };
+    executor_->shared.changed.wait_for(lock, at_most, [&] { return over() || shared.failed(); });
+    if (shared.failed()) throw Error(*shared.step().failure);
+    if (!over()) return std::nullopt;
+    return Outcome{true, shared.step().last_end.end, shared.step().last_end.squares};
+}
+
+}  // namespace luwu::pipeline
