@@ -18,6 +18,7 @@ from tests.unit.test_run_trace import assert_nested
 from torch._C._autograd import _profiler_enabled
 
 import luwu
+from harness.network.namespaces import wait_until
 from harness.training import finish, metrics, prepare_small_run, start, start_small_run, wait_for_steps
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import Credentials
@@ -235,22 +236,29 @@ def test_several_servers_make_one_trace(tmp_path: Path, transport: str) -> None:
         assert "worker 0" in tracks and all(track.startswith(("worker 0", f"{server}: ")) for track in tracks)
 
 
+def loss_of(model: torch.nn.Module) -> torch.Tensor:
+    loss = model(torch.ones(4, 64)).square().mean()
+    loss.backward()
+    return loss
+
+
 def test_a_switch_is_a_process_of_the_trace(tmp_path: Path) -> None:
     timeouts = QUICK.model_copy(update={"progress_seconds": 0.05})
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     with (
         udp_server(tmp_path / "store", 1, switches=1) as server,
-        udp_switch(server.url, "rack"),
+        udp_switch(server.url, "rack") as switch,
         connect(server.url, rank=0, workers=1, key=KEY, timeouts=timeouts) as session,
         ThreadPoolExecutor(1) as pool,
     ):
         luwu.parallelize(model, session, blocks=[torch.nn.Linear])
         optimizer = luwu.AdamW(model, lr=1e-3)
         ask = ask_at(server.url, CREDENTIALS)
+        optimizer.step(lambda: loss_of(model))  # the run has begun, so its switch is known
         asked = pool.submit(trace_run, [ask], STEPS, 1 << 20, lambda text: None, lambda _: time.sleep(0.01))
+        wait_until(lambda: switch._tracing._on, "the switch to record")  # it hears of the trace after the workers
         while not asked.done():
-            model(torch.ones(4, 64)).square().mean().backward()
-            optimizer.step()
+            optimizer.step(lambda: loss_of(model))
     found = asked.result()
     made = make_events(found)
     assert not made.about["records that did not come"]

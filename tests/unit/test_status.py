@@ -110,8 +110,8 @@ def test_a_server_tells_the_missing_the_present_and_what_they_do(server: Network
     with join(server, 1, 2) as session:
         server._runs.run.progress.expect(1)  # as it attaches
         session.send_progress(report(1).progress)
-        assert session._progress_call is not None
-        session._progress_call.result(60)
+        for call in session._progress_calls.values():
+            call.result(60)
         reply = ask_status(server.url, KEY, QUICK)
     (worker,) = reply.present
     assert (worker.rank, list(reply.missing)) == (1, [0, 1])
@@ -155,8 +155,8 @@ def test_a_laggard_is_told_at_once(server: NetworkServer) -> None:
         with join(server, rank, 2) as session:
             NumpyWorker(session, small_manifest())
             session.send_progress(report(rank, 0, pushed=2 - rank).progress)
-            assert session._progress_call is not None
-            session._progress_call.result(60)
+            for call in session._progress_calls.values():
+                call.result(60)
             both_in.wait()
             assert asked.wait(60)
 
