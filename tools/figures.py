@@ -76,6 +76,7 @@ SECTIONS = {
         "step_tail",
         "state_8bit",
         "clipping",
+        "trimmed_mean",
         "snapshots",
         "out_of_core",
     ),

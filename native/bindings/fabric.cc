@@ -36,10 +36,11 @@ std::unique_ptr<fabric::ShmServer> make_server(const std::vector<std::string>& f
                                                std::uint64_t chunk_elements, const std::string& optimizer,
                                                std::uint64_t memory_bytes, std::uint32_t workers,
                                                std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                               bool read_only, double disk_full_wait_seconds, const Durable& durable) {
+                                               bool read_only, double disk_full_wait_seconds, const Durable& durable,
+                                               std::uint32_t trims) {
     fabric::ServerSettings settings =
         make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
-                             optimizer_threads, snapshots, disk_full_wait_seconds, durable);
+                             optimizer_threads, snapshots, disk_full_wait_seconds, durable, trims);
     if (read_only) settings.mode = store::OpenMode::read_only;
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::ShmServer>(std::move(settings));
@@ -81,7 +82,7 @@ nb::class_<fabric::ShmServer> bind_server(nb::module_& module) {
         .def(
             nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
-            "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep,
+            "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep, "trims"_a = 0,
             "`snapshots`: steps between two (0: none), and the number to keep (0: all). A store that is only read, "
             "such as a snapshot, is not locked, and makes no steps. A step waits `disk_full_wait_seconds` for room on "
             "a disk before the run fails. `durable`: a commit point every so many steps, or seconds; (0, 0): only when "

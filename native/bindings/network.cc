@@ -31,10 +31,10 @@ std::unique_ptr<WithoutGil<fabric::TcpServer>> make_server(
     std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
     const fabric::Timing& timing, const std::optional<TlsFiles>& tls, bool one_of_several,
     std::optional<std::uint64_t> at_step, const Snapshots& snapshots, double disk_full_wait_seconds,
-    const Durable& durable, std::shared_ptr<standby::Sender> standby) {
+    const Durable& durable, std::uint32_t trims, std::shared_ptr<standby::Sender> standby) {
     fabric::ServerSettings settings =
         make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
-                             optimizer_threads, snapshots, disk_full_wait_seconds, durable);
+                             optimizer_threads, snapshots, disk_full_wait_seconds, durable, trims);
     settings.one_of_several = one_of_several;
     settings.at_step = at_step;
     settings.replica = std::move(standby);
@@ -80,7 +80,7 @@ void bind_tcp_server(nb::module_& module) {
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
              "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a, "timing"_a,
              "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(), "snapshots"_a = Snapshots{},
-             "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep, "standby"_a = nb::none(),
+             "disk_full_wait_seconds"_a = 0.0, "durable"_a = kEachStep, "trims"_a = 0, "standby"_a = nb::none(),
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one. "
              "one_of_several: a step that all voted for waits for decide(); at_step: the step that all servers have.")
         .def_prop_ro("port", &Self::port)

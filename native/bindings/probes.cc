@@ -35,12 +35,13 @@ nb::dict run_disk_probe(const store::DiskProbe& probe, std::uint64_t read_bytes,
 }
 
 double measure_update(const std::string& optimizer, const std::string& dtype, std::uint32_t workers,
-                      std::uint32_t threads, bool verify, double seconds) {
+                      std::uint32_t threads, bool verify, double seconds, std::uint32_t trims) {
     pipeline::UpdateProbe probe;
     probe.optimizer = &get_optimizer(optimizer);
     probe.dtype = get_dtype(dtype);
     probe.workers = workers;
     probe.threads = threads;
+    probe.trims = trims;
     probe.verify = verify;
     probe.seconds = seconds;
     const nb::gil_scoped_release release;
@@ -61,9 +62,10 @@ void bind_probes(nb::module_& module) {
              "core does; 0: not. Gives bytes_read, bytes_written, seconds, the processor_seconds spent, and the "
              "sync_seconds until all was durable. luwu.errors.ConfigError: lengths that are no whole pages.");
     module.def("measure_update", &measure_update, "optimizer"_a, "dtype"_a, "workers"_a, "threads"_a, "verify"_a,
-               "seconds"_a,
+               "seconds"_a, "trims"_a = 0,
                "Elements a second that all threads update together in memory, whole chunks with their checksums; "
-               "`verify`: of what was read from the disk, too.");
+               "`verify`: of what was read from the disk, too; `trims`: values of the workers' gradients that are left "
+               "out at each end.");
 }
 
 }  // namespace luwu::bindings

@@ -21,7 +21,8 @@ fabric::ServerSettings make_server_settings(const std::vector<std::string>& fold
                                             std::uint64_t chunk_elements, const std::string& optimizer,
                                             std::uint64_t memory_bytes, std::uint32_t workers,
                                             std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                            double disk_full_wait_seconds, const Durable& durable) {
+                                            double disk_full_wait_seconds, const Durable& durable,
+                                            std::uint32_t trims) {
     fabric::ServerSettings settings;
     settings.folders = folders;
     settings.uuid = make_uuid(uuid);
@@ -31,6 +32,7 @@ fabric::ServerSettings make_server_settings(const std::vector<std::string>& fold
     settings.memory_bytes = memory_bytes;
     settings.workers = workers;
     settings.optimizer_threads = optimizer_threads;
+    settings.trims = trims;
     settings.snapshots = {std::get<0>(snapshots), std::get<1>(snapshots)};
     settings.disk_full_wait = std::chrono::nanoseconds(std::llround(disk_full_wait_seconds * 1e9));
     const auto [steps, seconds] = durable;

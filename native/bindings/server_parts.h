@@ -39,7 +39,8 @@ inline constexpr const char* kLook = "Returns what the server does with each blo
 [[nodiscard]] fabric::ServerSettings make_server_settings(
     const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
     std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
-    std::uint32_t optimizer_threads, const Snapshots& snapshots, double disk_full_wait_seconds, const Durable& durable);
+    std::uint32_t optimizer_threads, const Snapshots& snapshots, double disk_full_wait_seconds, const Durable& durable,
+    std::uint32_t trims);
 // End of a step: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);

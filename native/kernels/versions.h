@@ -18,6 +18,8 @@ void low_to_float(InstructionSet set, Dtype dtype, const std::uint16_t* source, 
 
 void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements);
 
+void trimmed_mean(InstructionSet set, float* out, const Gradients& gradients, std::size_t trims, std::size_t elements);
+
 [[nodiscard]] double keep_gradients(InstructionSet set, void* kept, const Gradients& gradients, std::size_t elements);
 
 void fixed_exponents(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,

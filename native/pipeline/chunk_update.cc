@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "kernels/crc32c.h"
+#include "kernels/keep.h"
+#include "kernels/trimmed_mean.h"
 
 namespace luwu::pipeline {
 
@@ -13,6 +15,31 @@ namespace {
 // Elements of a tile, of which every plane stays in the second-level cache between checksum, update and checksum.
 constexpr std::uint64_t kTileElements = 8192;
 static_assert(kTileElements % kernels::kCellElements == 0);
+
+// Several workers' gradients, of which the outermost values are left out.
+bool trims(const ChunkUpdate& update) { return update.trims > 0 && update.gradients.size() > 1; }
+
+// The workers' buffers from an element on.
+class Buffers {
+  public:
+    Buffers(const ChunkUpdate& update, std::uint64_t first) : update_(update) {
+        if (update.gradients.size() > few_.size()) many_.resize(update.gradients.size());
+        const void** buffers = many_.empty() ? few_.data() : many_.data();
+        for (std::size_t worker = 0; worker < update.gradients.size(); ++worker) {
+            buffers[worker] = update.gradients[worker] + first * kernels::size_of(update.gradient_dtype);
+        }
+    }
+
+    [[nodiscard]] kernels::Gradients gradients() const {
+        const void* const* const buffers = many_.empty() ? few_.data() : many_.data();
+        return {buffers, update_.gradients.size(), update_.gradient_dtype, update_.scale};
+    }
+
+  private:
+    const ChunkUpdate& update_;
+    std::array<const void*, 64> few_{};
+    std::vector<const void*> many_;
+};
 
 class Updater {
   public:
@@ -26,6 +53,7 @@ class Updater {
             state_[plane] = update.states + update.place->plane_offset(plane);
             coded_ = coded_ || (codes_[plane] != StateCode::float32 && codes_[plane] != StateCode::remainder);
         }
+        if (trims(update)) average_.resize(kTileElements);
         segment_ = std::upper_bound(update.segments.begin(), update.segments.end(), update.place->first_element,
                                     [](std::uint64_t element, const Segment& s) { return element < s.end; });
     }
@@ -69,17 +97,13 @@ class Updater {
 
     bool update_range(std::uint64_t first, std::uint64_t elements, const kernels::Elements& at,
                       const kernels::Step& step) {
-        std::array<const void*, 64> few{};
-        std::vector<const void*> many;
-        const void** buffers = few.data();
-        if (update_.gradients.size() > few.size()) {
-            many.resize(update_.gradients.size());
-            buffers = many.data();
+        const Buffers buffers(update_, first);
+        kernels::Gradients gradients = buffers.gradients();
+        const void* average = average_.data();
+        if (trims(update_)) {
+            kernels::trimmed_mean(average_.data(), gradients, update_.trims, elements);
+            gradients = {&average, 1, kernels::Dtype::float32, update_.scale};
         }
-        for (std::size_t worker = 0; worker < update_.gradients.size(); ++worker) {
-            buffers[worker] = update_.gradients[worker] + first * kernels::size_of(update_.gradient_dtype);
-        }
-        const kernels::Gradients gradients{buffers, update_.gradients.size(), update_.gradient_dtype, update_.scale};
         return update_.optimizer->update(kernels::best_instruction_set(), at, gradients, elements, step);
     }
 
@@ -172,11 +196,27 @@ class Updater {
     std::array<std::byte*, store::kMaximumPlanes> state_{};
     std::span<const Segment>::iterator segment_;
     ChunkUpdateResult result_;
+    std::vector<float> average_;  // of a tile, where values are left out
     // The states of a coded chunk's cell.
     alignas(64) std::array<std::array<float, kernels::kCellElements>, kernels::kMaximumStates> cell_;
 };
 
 }  // namespace
+
+double keep_chunk(const ChunkUpdate& update, void* kept) {
+    const std::uint64_t elements = update.place->elements;
+    if (!trims(update)) return kernels::keep_gradients(kept, Buffers(update, 0).gradients(), elements);
+    std::vector<float> average(kTileElements);
+    const void* const buffer = average.data();
+    double squares = 0;
+    for (std::uint64_t first = 0; first < elements; first += kTileElements) {
+        const std::uint64_t count = std::min(kTileElements, elements - first);
+        kernels::trimmed_mean(average.data(), Buffers(update, first).gradients(), update.trims, count);
+        squares += kernels::keep_gradients(static_cast<float*>(kept) + first,
+                                           {&buffer, 1, kernels::Dtype::float32, update.scale}, count);
+    }
+    return squares;
+}
 
 ChunkUpdateResult update_chunk(const ChunkUpdate& update) { return Updater(update).run(); }
 

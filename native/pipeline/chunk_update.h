@@ -28,8 +28,9 @@ struct ChunkUpdate {
     std::byte* parameters = nullptr;                          // of this chunk, in the window
     std::byte* states = nullptr;                              // header page, then the planes
     std::vector<const std::byte*> gradients;                  // one per worker, at this chunk
-    float scale = 1.0F;                                       // of their sum: 1 / workers, so that they are averaged
-    std::span<const Segment> segments;                        // of the block
+    std::uint32_t trims = 0;  // of several gradients, values that are left out at each end; then the rest is averaged
+    float scale = 1.0F;       // of their sum, or of that average: 1 / workers, or 1
+    std::span<const Segment> segments;  // of the block
     std::span<const kernels::Step> groups;
     bool verify = false;  // the states came from the disk
     bool seals = true;    // the checksums of what will be written are wanted
@@ -42,6 +43,8 @@ struct ChunkUpdateResult {
     std::array<std::uint32_t, store::kMaximumPlanes> state_crc{};
 };
 
+// Keeps the chunk's gradients in memory at `kept`, and returns the sum of their squares: kernels::keep_gradients().
+[[nodiscard]] double keep_chunk(const ChunkUpdate& update, void* kept);
 [[nodiscard]] ChunkUpdateResult update_chunk(const ChunkUpdate& update);
 // The checksums of what memory holds of a chunk, which no update follows.
 [[nodiscard]] ChunkUpdateResult checksums_of(const ChunkUpdate& record);

@@ -123,6 +123,7 @@ void Keeping::keep_one(std::uint32_t chunk) {
         update.gradients = shared_.parts.gradients->at(place);
         update.gradient_dtype = shared_.gradient_dtype(place.block);
         update.scale = shared_.step().average();
+        update.trims = shared_.settings.trims;
     }
     keep(update, chunk);
     shared_.recorder.end(span);
@@ -134,9 +135,7 @@ void Keeping::keep_one(std::uint32_t chunk) {
 }
 
 void Keeping::keep(const ChunkUpdate& update, std::uint32_t chunk) {
-    const std::vector<const void*> buffers(update.gradients.begin(), update.gradients.end());
-    const kernels::Gradients gradients{buffers.data(), buffers.size(), update.gradient_dtype, update.scale};
-    kept_->set_squares(chunk, kernels::keep_gradients(kept_->memory(chunk), gradients, update.place->elements));
+    kept_->set_squares(chunk, keep_chunk(update, kept_->memory(chunk)));
     if (kept_->on_disk(chunk)) kept_->set_checksum(chunk, kept_->checksum(chunk));
 }
 

@@ -46,7 +46,8 @@ step::Rules make_rules(const store::Layout& layout, const PipelineSettings& sett
     rules.commit_points = settings.commit_points;
     rules.points_follow = points_follow(layout, settings);
     rules.tail = tail_of(layout, settings);
-    rules.mean = settings.gradient_scale.value_or(1.0F / static_cast<float>(settings.workers));
+    const float mean = settings.trims > 0 ? 1.0F : 1.0F / static_cast<float>(settings.workers);
+    rules.mean = settings.gradient_scale.value_or(mean);
     return rules;
 }
 

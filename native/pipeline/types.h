@@ -36,6 +36,7 @@ struct PipelineSettings {
     bool one_stream = false;  // stream 0 has the pulls of all workers, and pushes the sum of their gradients
     std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
     std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
+    std::uint32_t trims = 0;  // with a stream for each worker: values that are left out at each end, see trimmed_mean()
     std::uint32_t optimizer_threads = 1;
     std::uint32_t io_depth = 16;
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks

@@ -67,6 +67,7 @@ class Memory {
             update.gradients.push_back(gradient.data() + first_byte);
         }
         update.scale = 1.0F / static_cast<float>(probe.workers);
+        update.trims = probe.trims;
         update.verify = probe.verify;
         return update;
     }

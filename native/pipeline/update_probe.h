@@ -12,6 +12,7 @@ struct UpdateProbe {
     const kernels::Optimizer* optimizer = &kernels::adamw;
     kernels::Dtype dtype = kernels::Dtype::float32;  // of parameters and gradients
     std::uint32_t workers = 1;                       // whose gradients are added up
+    std::uint32_t trims = 0;                         // of their values, at each end
     std::uint32_t threads = 1;
     std::uint64_t chunk_elements = 1U << 18U;
     std::uint64_t elements = 1U << 24U;  // of all threads together

@@ -123,6 +123,7 @@ ChunkUpdate Updates::make_update(std::uint32_t chunk) const {
         update.gradients = shared_.parts.gradients->at(place);
         update.gradient_dtype = shared_.gradient_dtype(place.block);
         update.scale = shared_.step().average();
+        update.trims = shared_.settings.trims;
     }
     return update;
 }

@@ -98,9 +98,9 @@ def remote(url: str, workers: int, **settings: Any) -> Join:
 
 
 @contextmanager
-def local_server(run: Path, workers: int) -> Iterator[Join]:
+def local_server(run: Path, workers: int, **settings: Any) -> Iterator[Join]:
     """A server of this host; gives what joins it. Its store is `run`/store."""
-    with LocalServer(run, None, MEMORY, workers) as server:
+    with LocalServer(run, None, MEMORY, workers, **settings) as server:
         yield lambda rank: join(server.socket_path, rank, workers)
 
 

@@ -1,7 +1,11 @@
 // The kernels against plain references, and every instruction set's version against every other, bit for bit.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "kernel_support.h"
 #include "kernels/copy.h"
@@ -25,6 +29,47 @@ TEST_CASE("the processor has what the compiler's library says, where that answer
                                __builtin_cpu_supports("pclmul") != 0));
 }
 #endif
+
+TEST_CASE("a trimmed mean leaves out the outermost values of each element, on every instruction set alike") {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    for (const std::size_t workers : {3U, 4U, 5U, 8U, 64U}) {
+        std::vector<std::vector<float>> values;
+        for (std::size_t worker = 0; worker < workers; ++worker) {
+            values.push_back(random_floats(kLongest + 1, 100 + worker, -1, 1));
+        }
+        values[0][3] = values[1][3] = kNan;  // counts as the largest
+        values[0][5] = -kInfinity;
+        std::vector<const void*> buffers;
+        for (const auto& one : values) buffers.push_back(one.data() + 1);  // not aligned
+        for (const std::size_t trims : {std::size_t{1}, (workers - 1) / 2}) {
+            for (const std::size_t length : {std::size_t{1}, std::size_t{31}, std::size_t{64}, kLongest}) {
+                std::vector<float> first;
+                for (const InstructionSet set : available_sets()) {
+                    std::vector<float> found(length + 1, 7);
+                    versions::trimmed_mean(set, found.data(), {buffers.data(), workers, Dtype::float32, 9}, trims,
+                                           length);
+                    REQUIRE(found[length] == 7);
+                    if (first.empty()) first = found;
+                    REQUIRE(found == first);
+                }
+                for (std::size_t i = 0; i < length; ++i) {
+                    std::vector<float> sorted;
+                    for (const auto& one : values) sorted.push_back(one[i + 1] != one[i + 1] ? kInfinity : one[i + 1]);
+                    std::ranges::sort(sorted);
+                    double sum = 0;
+                    for (std::size_t at = trims; at < workers - trims; ++at) sum += sorted[at];
+                    const double expected = sum / static_cast<double>(workers - 2 * trims);
+                    if (std::isfinite(expected)) {
+                        REQUIRE(std::abs(first[i] - expected) < 1e-6);
+                    } else {
+                        REQUIRE(first[i] == static_cast<float>(expected));
+                    }
+                }
+            }
+        }
+    }
+}
 
 TEST_CASE("the chosen instruction set is the best available one") {
     CHECK(is_available(InstructionSet::base));

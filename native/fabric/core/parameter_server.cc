@@ -21,6 +21,11 @@ schedule::ResidencyPlan plan_of(const store::Layout& layout, const ServerSetting
     return schedule::plan_with_tail(layout, settings.memory_bytes, streams, settings.held, dtype, kept);
 }
 
+ServerSettings checked(ServerSettings settings) {
+    check_trims(settings.trims, settings.workers, settings.one_stream);
+    return settings;
+}
+
 // Goes to the step that the servers of a job agree on; throws Error(order) where the store cannot.
 void go_to_step(store::ChunkStore& store, const ServerSettings& settings, std::uint64_t step) {
     const std::uint64_t newest = store.committed().step;
@@ -37,7 +42,7 @@ void go_to_step(store::ChunkStore& store, const ServerSettings& settings, std::u
 }  // namespace
 
 ParameterServer::ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure)
-    : settings_(std::move(settings)),
+    : settings_(checked(std::move(settings))),
       layout_(settings_.shape, static_cast<std::uint32_t>(settings_.folders.size())),
       memory_(layout_, plan_of(layout_, settings_), settings_.gradient_dtype),
       store_(settings_.folders, layout_, settings_.uuid, settings_.mode),
@@ -66,6 +71,7 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     for_pipeline.gradient_dtype = settings_.gradient_dtype;
     for_pipeline.gradient_scale = settings_.gradient_scale;
     for_pipeline.optimizer_threads = settings_.optimizer_threads;
+    for_pipeline.trims = settings_.trims;
     for_pipeline.prepares = settings_.one_of_several;
     for_pipeline.disk_full_wait = settings_.disk_full_wait;
     for_pipeline.commit_points = settings_.commit_points;

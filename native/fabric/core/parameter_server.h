@@ -29,6 +29,7 @@ struct ServerSettings {
     bool one_stream = false;  // pipeline::PipelineSettings, as the next is
     std::function<void()> on_given_up = [] {};
     std::uint32_t optimizer_threads = 1;
+    std::uint32_t trims = 0;                       // pipeline::PipelineSettings
     std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
     std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
     // Set for a server of several, which only together have a step: it is prepared before it is committed, and where a

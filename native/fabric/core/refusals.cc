@@ -1,5 +1,6 @@
 #include "fabric/core/refusals.h"
 
+#include "kernels/trimmed_mean.h"
 #include "step/agreement.h"
 
 namespace luwu::fabric {
@@ -7,6 +8,16 @@ namespace luwu::fabric {
 void check_worker(std::uint32_t worker, std::uint64_t workers) {
     if (worker < workers) return;
     throw Error(ErrorKind::invalid, step::name_of(worker) + " is not one of this server's " + std::to_string(workers));
+}
+
+void check_trims(std::uint32_t trims, std::uint32_t workers, bool one_stream) {
+    if (trims == 0) return;
+    if (one_stream) throw Error(ErrorKind::invalid, "trims: expected 0 where gradients come as one sum");
+    if (workers <= 2 * std::uint64_t{trims} || workers > kernels::kMostTrimmed) {
+        throw Error(ErrorKind::invalid, "trims: expected more than " + std::to_string(2 * std::uint64_t{trims}) +
+                                            " workers and at most " + std::to_string(kernels::kMostTrimmed) +
+                                            ", found " + std::to_string(workers));
+    }
 }
 
 void check_no_values(bool initialised) {

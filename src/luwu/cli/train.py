@@ -29,7 +29,7 @@ PLAIN_DATA = "agree to a server's udp, unencrypted, although there are certifica
 
 OF_THE_SERVER = (
     "stores", "memory", "endurance", "durable", "snapshot_every", "snapshot_keep", "step_deadline_seconds", "listen",
-    "workers_here",
+    "workers_here", "aggregate",
 )  # fmt: skip
 """Settings of a run that a server elsewhere has by itself."""
 

@@ -308,7 +308,7 @@ class AttachRequest(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., run: _Optional[str] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale", "first_step", "first_attempts", "first_rolled_back", "word", "worker_return_seconds")
+    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale", "first_step", "first_attempts", "first_rolled_back", "word", "worker_return_seconds", "aggregate")
     FRESH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +320,7 @@ class AttachReply(_message.Message):
     FIRST_ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
     WORD_FIELD_NUMBER: _ClassVar[int]
     WORKER_RETURN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATE_FIELD_NUMBER: _ClassVar[int]
     fresh: bool
     step: int
     attempts: int
@@ -331,7 +332,8 @@ class AttachReply(_message.Message):
     first_rolled_back: int
     word: str
     worker_return_seconds: float
-    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ..., first_step: _Optional[int] = ..., first_attempts: _Optional[int] = ..., first_rolled_back: _Optional[int] = ..., word: _Optional[str] = ..., worker_return_seconds: _Optional[float] = ...) -> None: ...
+    aggregate: str
+    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ..., first_step: _Optional[int] = ..., first_attempts: _Optional[int] = ..., first_rolled_back: _Optional[int] = ..., word: _Optional[str] = ..., worker_return_seconds: _Optional[float] = ..., aggregate: _Optional[str] = ...) -> None: ...
 
 class InitialisedRequest(_message.Message):
     __slots__ = ()

@@ -209,4 +209,5 @@ def _server_settings(settings: Settings, folder: RunFolder) -> ServerSettings:
         disk_full_wait_seconds=run.disk_full_wait_seconds,
         worker_return_seconds=WORKER_RETURN_SECONDS if run.restarts else 0.0,
         step_deadline_seconds=run.step_deadline_seconds,
+        aggregate=run.aggregate,
     )

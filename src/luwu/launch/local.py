@@ -227,6 +227,7 @@ class LocalRun:
             on_open=self._on_open,
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             commit_points=run.commit_points,
+            aggregate=run.aggregate,
             on_room=self._on_room_of_server,
             on_slow=self._reports.say,
             patience=self._restarts.patience(run.step_deadline_seconds),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from luwu.control.exposition import MetricsPlace
+from luwu.core.aggregation import Aggregation, require_even_shares, trims_for
 from luwu.core.errors import ConfigError
 from luwu.core.files import PRIVATE_MODE
 from luwu.core.quantities import (
@@ -104,6 +105,8 @@ class RunSettings(DiskSettings, ComputeSettings):
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     balance: bool = False
     """give faster workers (CPUs) more sequences, by measured times; the run is then not reproducible to the bit"""
+    aggregate: Annotated[Aggregation, FIXED] = "mean"
+    """gradient of a step: the workers' mean, their median, or trimmed: a mean without the outermost values"""
     workers: Workers = 2
     """worker processes, on all machines together; another number trains on the same samples in the same order"""
     listen: str = ""
@@ -173,6 +176,14 @@ class Settings(Group):
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
                 f"found {self.run.workers}; use fewer workers or a larger batch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def workers_can_be_aggregated(self) -> Settings:
+        """Refuse too few workers, or shares of a batch that differ, where gradients are not averaged."""
+        run, name = self.run, "run.aggregate"
+        trims_for(run.aggregate, run.workers, name)
+        require_even_shares(run.aggregate, run.batch, run.workers, balance=run.balance, name=name)
         return self
 
     @model_validator(mode="after")

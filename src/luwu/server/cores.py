@@ -117,6 +117,7 @@ class CoreSettings:
     disk_full_wait_seconds: float = 0.0
     commit_points: CommitPoints = EACH_STEP
     standby: native.StandbySender | None = None
+    trims: int = 0  # see `luwu.core.aggregation.trims_for`
 
 
 StartCore = Callable[[Store, CoreSettings], NetworkCore]
@@ -156,6 +157,7 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "disk_full_wait_seconds": settings.disk_full_wait_seconds,
         "durable": settings.commit_points,
         "standby": settings.standby,
+        "trims": settings.trims,
     }
 
 

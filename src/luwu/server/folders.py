@@ -29,10 +29,12 @@ def open_server(
     read_only: bool = False,
     disk_full_wait_seconds: float = 0.0,
     commit_points: CommitPoints = EACH_STEP,
+    trims: int = 0,
 ) -> native.ShmServer:
     """Open or create a store (`open_store`) and serve it to this host's workers through shared memory.
 
-    One that is opened to be read, such as a snapshot, is not locked, and makes no steps.
+    One that is opened to be read, such as a snapshot, is not locked, and makes no steps. ``trims``: see
+    `luwu.core.aggregation.trims_for`.
     """
     if not read_only:
         require_alone(folders[0])
@@ -52,6 +54,7 @@ def open_server(
             read_only,
             disk_full_wait_seconds,
             commit_points,
+            trims,
         )
 
     return open_store(folders, manifest, start)

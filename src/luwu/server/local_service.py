@@ -10,6 +10,7 @@ from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.core import native
+from luwu.core.aggregation import MEAN
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.server.description import describe
@@ -55,6 +56,7 @@ class LocalService(ControlService[LocalCaller]):
         folders: folders of the store.
         first: returns the store's counts at which the run began, once the store is open.
         on_report: called with (rank, report) for everything a worker reports.
+        aggregate: see `ControlService`.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class LocalService(ControlService[LocalCaller]):
         folders: list[Path],
         first: Callable[[], Counts],
         on_report: Callable[[int, dict[str, Any]], None],
+        aggregate: str = MEAN,
     ) -> None:
-        super().__init__(on_report)
+        super().__init__(on_report, aggregate)
         self._run = run
         self._folders = folders
         self._first = first

@@ -21,6 +21,7 @@ from luwu.control.exposition import Exposition, Labelled, Table
 from luwu.control.figures import SERVER, WORKER_BEHIND
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.core.aggregation import trims_for
 from luwu.core.closing import close_after
 from luwu.core.division import Share, Standing
 from luwu.core.errors import ConfigError, LuwuError, ServerError
@@ -132,6 +133,7 @@ class NetworkServer:
             on_report or (lambda rank, report: None),
             launchers,
             self._standby,
+            settings.aggregate,
         )
         control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
         try:
@@ -294,6 +296,7 @@ class NetworkServer:
                 disk_full_wait_seconds=settings.disk_full_wait_seconds,
                 commit_points=settings.commit_points,
                 standby=None if share.servers > 1 else self._standby.sender,
+                trims=trims_for(settings.aggregate, workers),
             )
 
             def start(store: Store) -> NetworkCore:

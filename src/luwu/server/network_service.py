@@ -19,6 +19,7 @@ from luwu.control.credentials import (
 )
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
+from luwu.core.aggregation import MEAN
 from luwu.core.division import Share, Standing
 from luwu.core.errors import AuthenticationError, ConfigError
 from luwu.core.manifest import Manifest
@@ -61,6 +62,7 @@ class NetworkService(ControlService[Any]):
         on_report: called with (rank, report) for everything a worker reports.
         launchers: what is done for launchers on other machines.
         standby: the server's way to its standby.
+        aggregate: see `ControlService`.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class NetworkService(ControlService[Any]):
         on_report: Callable[[int, dict[str, Any]], None],
         launchers: Launchers,
         standby: StandbyLink,
+        aggregate: str = MEAN,
     ) -> None:
-        super().__init__(on_report)
+        super().__init__(on_report, aggregate)
         self._launchers = launchers
         self._standby = standby
         self._runs = runs

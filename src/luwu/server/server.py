@@ -13,6 +13,7 @@ from typing import Any
 from luwu.control.frames import SOCKET_NAME
 from luwu.control.timeouts import TIMEOUTS
 from luwu.core import native
+from luwu.core.aggregation import MEAN, trims_for
 from luwu.core.closing import close_after
 from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.core.forks import OfThisProcess
@@ -53,6 +54,7 @@ class LocalServer(OfThisProcess):
         read_only: the store, which may be a snapshot, is only read; other processes may read it, too.
         disk_full_wait_seconds: the longest time that a step waits for room on a full disk; 0: the run fails at once.
         commit_points: the steps that are made durable.
+        aggregate: how workers' gradients become one, see `luwu.core.aggregation`.
         on_room: called when such a wait begins and ends, in a thread of the server.
         on_slow: called with a sentence when workers wait for one that makes no progress or is lost, and when it or
             another goes on.
@@ -80,6 +82,7 @@ class LocalServer(OfThisProcess):
         read_only: bool = False,
         disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
         commit_points: CommitPoints = EACH_STEP,
+        aggregate: str = MEAN,
         on_room: SayRoom = log_room,
         on_slow: Callable[[str], None] = log.warning,
         patience: Patience = NO_PATIENCE,
@@ -90,11 +93,13 @@ class LocalServer(OfThisProcess):
         folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
         threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._first = Counts()
+        trims = trims_for(aggregate, workers)
 
         def open_core(manifest: Manifest) -> native.ShmServer:
             core = open_server(
                 folders, manifest, memory_bytes, workers, threads, snapshots, read_only=read_only,
                 disk_full_wait_seconds=disk_full_wait_seconds, commit_points=commit_points,
+                trims=trims,
             )  # fmt: skip
             try:
                 self._first = on_open(Counts.of(core.stats()))
@@ -122,7 +127,7 @@ class LocalServer(OfThisProcess):
         self._watching = threading.Thread(target=self._watch, name="luwu-looks", daemon=True)
         self._watching.start()
         report = on_report or (lambda rank, report: None)
-        self._carrier.start(LocalService(self._members, folders, lambda: self._first, report))
+        self._carrier.start(LocalService(self._members, folders, lambda: self._first, report, aggregate))
 
     def __enter__(self) -> LocalServer:
         return self

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from luwu.control import control_pb2 as pb
 from luwu.control.rpc import PROTOCOL_VERSION, check_version
 from luwu.control.timeouts import TIMEOUTS
+from luwu.core.aggregation import MEAN, require_even_shares
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import LossScale
@@ -122,10 +123,12 @@ class ControlService(ABC, Generic[CallerT]):
 
     Args:
         on_report: called with (rank, report) for everything a worker reports.
+        aggregate: how workers' gradients become one, see `luwu.core.aggregation`.
     """
 
-    def __init__(self, on_report: Callable[[int, dict[str, Any]], None]) -> None:
+    def __init__(self, on_report: Callable[[int, dict[str, Any]], None], aggregate: str = MEAN) -> None:
         self._on_report = on_report
+        self._aggregate = aggregate
 
     @abstractmethod
     def worker_of(self, caller: CallerT) -> Joined:
@@ -162,6 +165,7 @@ class ControlService(ABC, Generic[CallerT]):
             first_rolled_back=attached.first.rolled_back,
             word=attached.word,
             worker_return_seconds=self.worker_of(caller).run.vacancies.seconds,
+            aggregate=self._aggregate,
         )
         if attached.loss_scale is not None:
             scale, good_steps = attached.loss_scale
@@ -226,6 +230,7 @@ class ControlService(ABC, Generic[CallerT]):
         """Divide the batch of a worker's attempt by the speeds of all workers."""
         worker = self.worker_of(caller)
         run = worker.run
+        require_even_shares(self._aggregate, request.rows, run.workers, balance=True)
         attempts = run.stats().get("attempts", 0)
         if request.attempt != attempts:
             raise ConfigError(f"attempt: expected {attempts}, which is next, found {request.attempt}")

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from luwu.control.credentials import CredentialSettings
 from luwu.control.exposition import MetricsPlace
 from luwu.control.timeouts import Timeouts
+from luwu.core.aggregation import MEAN, Aggregation
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import Port, SecondsOrZero, Size, StoreFolders, Workers
 from luwu.core.settings import TOML_ONLY, Flag, Group
@@ -49,6 +50,8 @@ class ServerSettings(DiskSettings, CredentialSettings):
     """time that a run waits for another worker at the place of a lost one; 0: the run ends with it"""
     step_deadline_seconds: SecondsOrZero = 0.0
     """time without progress, while others wait, after which a worker counts as lost; 0: they wait on"""
+    aggregate: Aggregation = "mean"
+    """gradient of a step: the workers' mean, their median, or trimmed: a mean without the outermost values; over tcp"""
     standby_of: str = ""
     """luwu://HOST:PORT of a server whose store this one is to have, too, at each commit; empty: this is no standby"""
     take_over_after: SecondsOrZero = 0.0
@@ -59,6 +62,16 @@ class ServerSettings(DiskSettings, CredentialSettings):
     """threads of the update; default: the processors that this process may use"""
     metrics: MetricsPlace = ""
     """HOST:PORT that answers Prometheus over HTTP, or :PORT on this machine alone; empty: nothing does"""
+
+    @model_validator(mode="after")
+    def switches_add_alone(self) -> ServerSettings:
+        """Refuse all but the mean over udp, where the server gets the workers' sum alone."""
+        if self.transport == "udp" and self.aggregate != MEAN:
+            raise ConfigError(
+                f"server.aggregate: expected mean over udp, where switches add the gradients, found {self.aggregate}; "
+                "use --transport tcp"
+            )
+        return self
 
     @model_validator(mode="after")
     def fewest_and_most_workers_fit(self) -> ServerSettings:

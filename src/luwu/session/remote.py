@@ -203,6 +203,11 @@ class RemoteSession(Session):
                     f"{self._servers[0].url}, found {reply.worker_return_seconds:g}; start all servers of a job with "
                     "the same --worker-return-seconds"
                 )
+            if reply.aggregate != replies[0].aggregate:
+                raise ConfigError(
+                    f"aggregate: expected {replies[0].aggregate} at {server.url} as at {self._servers[0].url}, found "
+                    f"{reply.aggregate}; start all servers of a job with the same --aggregate"
+                )
         return replies
 
     @property

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.waiting import saying
+from luwu.core.aggregation import MEAN
 from luwu.core.closing import close_after
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.forks import OfThisProcess
@@ -68,6 +69,7 @@ class Session(OfThisProcess, ABC):
         word: the server's message about that for the user; mostly empty.
         loss_scale: loss scale of the store's last step when this worker attached; None: that step had none.
         endpoint: the data plane, there once `attach` returned.
+        aggregate: how the workers' gradients become one: all but ``mean`` needs equal shares of a batch.
         room: wait for room on the disks that this worker itself writes to.
         trace: this worker's part of a trace.
     """
@@ -85,6 +87,7 @@ class Session(OfThisProcess, ABC):
         self.first = Counts()
         self.word = ""
         self.worker_return_seconds = 0.0
+        self.aggregate = MEAN
         self.loss_scale: LossScale | None = None
         self.room = room or Room(DISK_FULL_WAIT_SECONDS)
         self.trace = WorkerTrace()
@@ -275,6 +278,7 @@ class Session(OfThisProcess, ABC):
         self.first = Counts(reply.first_step, reply.first_attempts, reply.first_rolled_back)
         self.word = str(reply.word)
         self.worker_return_seconds = float(reply.worker_return_seconds)
+        self.aggregate = str(reply.aggregate) or MEAN
         scaled = next((each.loss_scale for each in replies if each.HasField("loss_scale")), None)
         if scaled is not None:  # a server may have no block that needs one
             self.loss_scale = scaled.scale, scaled.good_steps
