@@ -40,7 +40,7 @@ def with_nonsense(value: float) -> Callable[[np.ndarray, int], np.ndarray]:
 
 
 def aggregated(make: Callable[[np.ndarray, int], np.ndarray], workers: int, trims: int) -> Callable[..., np.ndarray]:
-    """What one worker pushes to have the same: the average of the values in the middle."""
+    """Return a function that makes the average of the values in the middle, for one worker that pushes it."""
 
     def of(values: np.ndarray, rank: int) -> np.ndarray:
         sent = np.stack([make(values, other).astype(np.float32) for other in range(workers)])

@@ -1,4 +1,4 @@
-"""How the gradients of a step's workers become one."""
+"""Ways to make one gradient of those of a step's workers: their mean, their median, a trimmed mean."""
 
 from __future__ import annotations
 

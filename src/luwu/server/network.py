@@ -60,6 +60,11 @@ def check_protection(settings: ServerSettings, credentials: Credentials) -> None
         )
 
 
+def _most_strangers(settings: ServerSettings) -> int:
+    """Return the most connections of participants that have proved nothing."""
+    return max(FEWEST_STRANGERS, 2 * settings.workers)
+
+
 class NetworkServer:
     """Serves a store to the workers of a network until it is closed. Threads of its own do everything.
 
@@ -101,8 +106,7 @@ class NetworkServer:
         self._lock = lock_made(folders)
         plan = plan or self._plan(settings, timeouts)
         self._standby = StandbyLink(folders[0], credentials, timeouts, self._tell_workers)
-        most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
-        self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
+        self._grpc = make_grpc(settings.workers, _most_strangers(settings), timeouts)
         self._health = answer_health(self._grpc)
         self._runs = Runs(
             settings.workers,
@@ -137,7 +141,7 @@ class NetworkServer:
         )
         control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
         try:
-            self._start(settings, most_strangers)
+            self._start(settings)
         except BaseException:
             self._finish()
             raise
@@ -204,10 +208,10 @@ class NetworkServer:
         finally:
             self._exposition.close()
 
-    def _start(self, settings: ServerSettings, most_strangers: int) -> None:
+    def _start(self, settings: ServerSettings) -> None:
         bind_inside(self._grpc, self._door, self._tls)
         self._grpc.start()
-        self.port = self._door.open(self._listen, most_strangers)
+        self.port = self._door.open(self._listen, _most_strangers(settings))
         self._check_data_port(settings.data_port)
         behind = Labelled(WORKER_BEHIND, "rank", self.behind)
         self._exposition = Exposition(settings.metrics, [Table(SERVER, self.figures)], [behind])
