@@ -33,16 +33,16 @@ TEST_CASE("the processor has what the compiler's library says, where that answer
 TEST_CASE("a trimmed mean leaves out the outermost values of each element, on every instruction set alike") {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-    for (const std::size_t workers : {3U, 4U, 5U, 8U, 64U}) {
+    for (const std::uint32_t workers : {3U, 4U, 5U, 8U, 64U}) {
         std::vector<std::vector<float>> values;
-        for (std::size_t worker = 0; worker < workers; ++worker) {
+        for (std::uint32_t worker = 0; worker < workers; ++worker) {
             values.push_back(random_floats(kLongest + 1, 100 + worker, -1, 1));
         }
         values[0][3] = values[1][3] = kNan;  // counts as the largest
         values[0][5] = -kInfinity;
         std::vector<const void*> buffers;
         for (const auto& one : values) buffers.push_back(one.data() + 1);  // not aligned
-        for (const std::size_t trims : {std::size_t{1}, (workers - 1) / 2}) {
+        for (const std::size_t trims : {std::size_t{1}, std::size_t{(workers - 1) / 2}}) {
             for (const std::size_t length : {std::size_t{1}, std::size_t{31}, std::size_t{64}, kLongest}) {
                 std::vector<float> first;
                 for (const InstructionSet set : available_sets()) {
