@@ -47,8 +47,7 @@ void wait_connected(fabric::TcpWorker& worker);  // with the interpreter's lock 
 [[nodiscard]] nanobind::dict link_stats_of(const fabric::TcpWorker& worker);
 [[nodiscard]] nanobind::dict tcp_stats_of(const fabric::TcpServer& server);
 
-// Functions of every network server, given how to reach its ParameterServer.
-// What one server of several hears from a worker that knows how the others ended an attempt.
+// Functions of one server of several: a worker's last word on an attempt, `pipeline::LastWord`.
 template <class Self, class Core>
 void bind_last_word(nanobind::class_<Self>& type, Core core) {
     namespace nb = nanobind;
@@ -75,6 +74,7 @@ void bind_last_word(nanobind::class_<Self>& type, Core core) {
             "The end of the worker's attempt, as wait_commit has it; None when that takes longer.");
 }
 
+// Functions of every network server, given how to reach its ParameterServer.
 template <class Self, class Core>
 void bind_core(nanobind::class_<Self>& type, Core core) {
     namespace nb = nanobind;
