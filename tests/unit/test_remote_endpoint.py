@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from luwu.control import control_pb2 as pb
 from luwu.core.division import Division
+from luwu.core.errors import ServerError
 from luwu.session.remote_endpoint import RemoteEndpoint
 
 
@@ -42,10 +45,16 @@ class Call:
 
 
 class SlowControl:
-    """A server whose answers a test gives. ``asked``: its calls by method, the last of each."""
+    """A server whose answers a test gives. ``asked``: its calls by method, the last of each.
+
+    ``told``: the end that another worker has told it before; None: it ends as it is told here.
+    """
+
+    url = "luwu://a:1"
 
     def __init__(self):
         self.asked = {}
+        self.told = None
 
     def start(self, method, request, patient=True):
         call = self.asked[method] = Call(request)
@@ -53,7 +62,8 @@ class SlowControl:
             self.asked["Commit"].answer(pb.CommitReply(end=pb.VOID))
             call.answer(pb.CommitReply(end=pb.VOID))
         elif method == "Decide":
-            call.answer(pb.CommitReply(end=pb.COMMITTED))
+            ended = pb.COMMITTED if request.commits else pb.ROLLED_BACK
+            call.answer(pb.CommitReply(end=ended if self.told is None else self.told))
         return call
 
     def finish(self, call):
@@ -97,9 +107,13 @@ def test_over_tcp_there_are_no_epochs():
     assert answers([(0, False)] * 3) == [False] * 3
 
 
-def voted(*ends):
-    """Vote at servers that answer so; None: one waits for a lost worker. Return the end, and the servers."""
+def voted(*ends, told=None):
+    """Vote at servers that answer so; None: one waits for a lost worker. Return the end, and the servers.
+
+    ``told``: what another worker has told the last server.
+    """
     controls = [SlowControl() for _ in ends]
+    controls[-1].told = told
     endpoint = RemoteEndpoint(Link(), controls, Division((), ()))
     vote = endpoint.commit()
     for control, end in zip(controls, ends, strict=True):
@@ -123,6 +137,17 @@ def test_servers_are_told_how_an_attempt_ends_that_one_of_them_cannot_commit():
     end, servers = voted(pb.PREPARED, pb.PREPARED)
     assert end == pb.COMMITTED
     assert [server.asked["Decide"].request.commits for server in servers] == [True, True]
+
+
+@pytest.mark.parametrize("told", [pb.VOID, pb.ROLLED_BACK])
+def test_a_step_that_one_server_did_not_commit_is_an_error(told):
+    with pytest.raises(ServerError, match=r"luwu://a:1 did not end the last attempt as .* expected committed, found"):
+        voted(pb.PREPARED, pb.PREPARED, told=told)
+
+
+def test_a_step_that_one_server_has_committed_is_not_rolled_back_elsewhere_unseen():
+    with pytest.raises(ServerError, match="expected rolled back, found committed"):
+        voted(pb.NOT_FINITE, pb.PREPARED, told=pb.COMMITTED)
 
 
 def test_a_single_server_is_told_nothing():

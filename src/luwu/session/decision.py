@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from luwu.core.errors import ServerError
 from luwu.core.protocols import COMMITTED, NOT_FINITE, PREPARED, ROLLED_BACK, VOID
+
+_NAMES = {COMMITTED: "committed", NOT_FINITE: "rolled back", ROLLED_BACK: "rolled back", VOID: "void"}
 
 
 class Decision(NamedTuple):
@@ -56,6 +59,21 @@ def wait_for_decision(ends: Sequence[int]) -> list[int]:
     attempt does not count, so it must be void at all servers or at none.
     """
     return [server for server, end in enumerate(ends) if end != VOID] if len(ends) > 1 else []
+
+
+def check_ended_alike(decision: Decision, ended: Sequence[tuple[str, int]]) -> None:
+    """Check how servers have ended an attempt that they were told the decision on, by the end at each server's URL.
+
+    Raises:
+        ServerError: one of them had ended it otherwise, because another worker told it so. Its store now lacks a step
+            that the others have, or has one that they lack.
+    """
+    for url, end in ended:
+        if (end == COMMITTED, end == VOID) != (decision.commits, decision.annuls):
+            raise ServerError(
+                f"the server at {url} did not end the last attempt as the others have: expected "
+                f"{_NAMES[decision.end]}, found {_NAMES[end]}; run again to resume from the last step that all have"
+            )
 
 
 def behind(ended: Sequence[int]) -> list[int]:

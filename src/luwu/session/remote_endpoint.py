@@ -15,7 +15,7 @@ from luwu.control.client import ControlClient
 from luwu.control.links import LinkEndpoint, WorkerLink
 from luwu.core.division import Division
 from luwu.core.protocols import HyperParameters, LossScale, Memory
-from luwu.session.decision import behind, decide, wait_for_decision
+from luwu.session.decision import behind, check_ended_alike, decide, wait_for_decision
 
 
 class RemoteEndpoint:
@@ -216,14 +216,14 @@ class RemoteEndpoint:
         # A negative sum of squares is a fault of a server; the norm is NaN then.
         self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
         request = pb.DecideRequest(commits=decision.commits, squares=total, annuls=decision.annuls)
-        self._tell(wait_for_decision(ends), request)
+        asked = wait_for_decision(ends)
+        check_ended_alike(decision, [(self._controls[server].url, end) for server, end in self._tell(asked, request)])
         return decision.end
 
-    def _tell(self, servers: Sequence[int], request: pb.DecideRequest) -> None:
-        """Tell some servers how an attempt ends; returns when it has ended there."""
-        controls = [self._controls[server] for server in servers]
-        for control, call in [(control, control.start("Decide", request, patient=True)) for control in controls]:
-            control.finish(call)
+    def _tell(self, servers: Sequence[int], request: pb.DecideRequest) -> list[tuple[int, int]]:
+        """Tell some servers how an attempt ends; returns each with its end there, once it has ended."""
+        calls = [(server, self._controls[server].start("Decide", request, patient=True)) for server in servers]
+        return [(server, int(self._controls[server].finish(call).end)) for server, call in calls]
 
     def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
         """Return the answers of all servers."""
