@@ -85,11 +85,10 @@ class StepMachine {
     nb::list vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
         return told(machine_.vote(worker, roll_back, pushes));
     }
-    nb::list annul(std::uint32_t worker) { return told(machine_.annul(worker)); }
+    nb::list annul(std::uint64_t ended) { return told(machine_.annul(ended)); }
     [[nodiscard]] std::uint64_t ended() const { return machine_.state().progress.ended(); }
-    [[nodiscard]] bool in_step(std::uint32_t worker) const {
-        return machine_.state().members.at(worker).standing != step::Standing::resting;
-    }
+    [[nodiscard]] bool is_void() const { return machine_.state().verdict == step::Verdict::lost; }
+    [[nodiscard]] bool waits(std::uint32_t worker) const { return machine_.state().members.at(worker).waits(); }
     nb::list decide(bool commits, double squares) { return told(machine_.decide(commits, squares)); }
     nb::list join(std::uint32_t worker) { return told(machine_.join(worker)); }
     nb::list leave(std::uint32_t worker) { return told(machine_.leave(worker)); }
@@ -150,9 +149,10 @@ void bind_step(nb::module_& module) {
         .def("push", &StepMachine::push, "worker"_a, "block"_a)
         .def("vote", &StepMachine::vote, "worker"_a, "roll_back"_a, "pushes"_a)
         .def("decide", &StepMachine::decide, "commits"_a, "squares"_a)
-        .def("annul", &StepMachine::annul, "worker"_a)
+        .def("annul", &StepMachine::annul, "ended"_a)
         .def_prop_ro("ended", &StepMachine::ended, "Attempts that have ended.")
-        .def("in_step", &StepMachine::in_step, "worker"_a, "True while the worker is in an attempt.")
+        .def_prop_ro("is_void", &StepMachine::is_void, "True where a lost worker has made the attempt void.")
+        .def("waits", &StepMachine::waits, "worker"_a, "True from a worker's vote until the end of the attempt.")
         .def("join", &StepMachine::join, "worker"_a)
         .def("leave", &StepMachine::leave, "worker"_a)
         .def("lose", &StepMachine::lose, "worker"_a)

@@ -89,10 +89,10 @@ class _GoesOnUndecided(Rules):
     waits_for_decides = False
 
 
-class _LeavesOthersWaiting(Rules):
-    """A server that waits for a lost worker does not hear that its attempt is void at another server."""
+class _TellsNoVoidAttempt(Rules):
+    """Workers do not hear of a void attempt before they have voted on it."""
 
-    annuls_what_waits = False
+    tells_void_attempts = False
 
 
 class _BeginsApart(Rules):
@@ -116,6 +116,12 @@ class _LivesOnAlone(Rules):
     runs_end_together = False
 
 
+class _GathersAgain(Rules):
+    """A worker that comes for a lost one waits for all others, as at the begin of a run."""
+
+    gathers_again = True
+
+
 class _AnswersBeforeTheSync(Rules):
     """A commit is answered before its record is durable."""
 
@@ -133,8 +139,9 @@ BROKEN: Mapping[str, type[Rules]] = {
     for found in (
         _CommitsWithSome, _CountsSquaresTwice, _SaysRolledBack, _OpensAtTheNewest, _OpensAtTheOldest,
         _ForgetsAttempts,
-        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _LeavesOthersWaiting, _BeginsApart,
-        _CountsVoidAttempts, _LivesOnAlone, _AnswersBeforeTheSync, _ClosesWithoutFlush,
+        _TakesPlacesAtOnce, _KeepsPushes, _TellsNoLoss, _GoesOnUndecided, _TellsNoVoidAttempt,
+        _BeginsApart,
+        _CountsVoidAttempts, _LivesOnAlone, _GathersAgain, _AnswersBeforeTheSync, _ClosesWithoutFlush,
     )
 }  # fmt: skip
 

@@ -32,6 +32,7 @@ class Executor:
         tell: answers a vote.
         tell_end: the same, where the step is over.
         fail: ends the run, whose machine has failed.
+        on_given_back: called when workers have their buffers back.
 
     Attributes:
         attached: tenure of the worker that attached last, by rank.
@@ -48,9 +49,12 @@ class Executor:
         tell: Tell,
         tell_end: Tell,
         fail: Callable[[str], None],
+        on_given_back: Callable[[], None],
     ) -> None:
         self._world, self._number, self._disk, self._workers = world, number, disk, workers
         self._tell, self._tell_end, self._fail = tell, tell_end, fail
+        self._on_given_back = on_given_back
+        self._held: dict[int, set[int]] = {}  # ranks of the gradients that lie in their workers' buffers, by block
         shape = world.shape
         self.machine = _native_testing.StepMachine(
             shape.blocks, workers, shape.servers > 1, tuple(disk.current.counts), shape.commit_every, shape.at_once,
@@ -81,7 +85,16 @@ class Executor:
     def push(self, rank: int, tenure: int, block: int, attempt: int) -> None:
         """Take a worker's gradient of an attempt."""
         self._sums.setdefault(block, []).append((rank, tenure, attempt))
+        self._held.setdefault(block, set()).add(rank)
         self.act(self.machine.push(rank, block))
+
+    def holds_gradients(self, rank: int) -> bool:
+        """Return True while gradients of a worker lie in its buffers, which it waits for."""
+        return any(rank in ranks for ranks in self._held.values())
+
+    def _give_back(self, block: int) -> None:
+        if self._held.pop(block, None):
+            self._on_given_back()
 
     def work(self, number: int) -> None:
         """End one of the works that are under way."""
@@ -104,6 +117,7 @@ class Executor:
 
     def _do_give_back(self, block: int) -> None:
         self._sums.pop(block, None)
+        self._give_back(block)
 
     def _check_sum(self, block: int) -> None:
         """Check that a sum has one gradient of each worker, of the attempt that the machine is in."""
@@ -125,7 +139,11 @@ class Executor:
 
     def _do_keep(self, block: int) -> None:
         self._check_sum(block)
-        self.works.append(lambda: self.act(self.machine.kept(block, self._spoil())))
+        self.works.append(lambda: self._kept(block))
+
+    def _kept(self, block: int) -> None:
+        self._give_back(block)
+        self.act(self.machine.kept(block, self._spoil()))
 
     def _do_update(self, block: int, keeps: bool) -> None:
         if keeps:
@@ -135,6 +153,7 @@ class Executor:
         self.works.append(lambda: self._updated(block))
 
     def _updated(self, block: int) -> None:
+        self._give_back(block)
         self._spoil()
         self._writing[block] = lambda: self._written(block)
         self.works.append(self._writing[block])
@@ -204,6 +223,8 @@ class Executor:
 
     def _do_end_step(self, end: int, squares: float) -> None:
         self._sums.clear()
+        for block in list(self._held):
+            self._give_back(block)
         if end == COMMITTED:
             self._value = (*self._value, self.counts.attempts - 1)
         if end == COMMITTED and self._world.shape.max_norm is not None:

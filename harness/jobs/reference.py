@@ -34,7 +34,8 @@ class Shape:
     ``lasting``: a lost worker's place is kept for another. ``commit_every``:
     steps between two commit points; 0: only the end is one. ``resident``: memory keeps all chunks from step to step.
     ``at_once``: blocks that are updated at the same time, where the gradients of others are kept and a step is answered
-    before it is on the disk; 0: it is answered then.
+    before it is on the disk; 0: it is answered then. ``waits_for_buffers``: workers vote when servers hold none of
+    their gradients, as those of a large model must.
     """
 
     servers: int
@@ -46,6 +47,7 @@ class Shape:
     commit_every: int = 1
     resident: bool = True
     at_once: int = 0
+    waits_for_buffers: bool = False
 
     @property
     def squares(self) -> float:
@@ -84,6 +86,7 @@ class Shape:
             lasting=dice.random() < 0.8,
             commit_every=commit_every,
             resident=dice.random() < 0.5,
+            waits_for_buffers=dice.random() < 0.5,
             at_once=dice.choice((0, 1, 2)) if servers == 1 and commit_every == 1 else 0,
         )
 

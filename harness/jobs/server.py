@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.jobs.disk import Disk
 from harness.jobs.executor import Executor
+from harness.jobs.reference import require
 from luwu.core.division import Standing
 from luwu.server.admission import Admission
 
@@ -105,9 +106,10 @@ class Run:
         self.number = self.world.dice.getrandbits(63)
         self._runs: tuple[int, ...] = ()  # numbers of the runs of all servers
         self._attaching: dict[int, Call] = {}
+        self._gathered = False  # all workers were there once
         self._votes: dict[int, Call] = {}
         self._decides: list[Call] = []
-        self._annuls: dict[int, Call] = {}
+        self._annuls: list[Call] = []
         self._undecided = False
         self._last_end: tuple[int, float | None] = (0, None)
         self._pushes: dict[Worker, deque[tuple[int, int]]] = {}
@@ -150,22 +152,29 @@ class Run:
 
     def _standing(self, call: Call, runs: tuple[int, ...]) -> None:
         """Describe the store to a worker, which names the runs of all servers that it has joined."""
-        self._runs = self._runs or runs
-        if self._runs != runs and self.world.rules.runs_end_together:
+        if runs and self._runs and self._runs != runs and self.world.rules.runs_end_together:
             self.fail("another server has begun a new run")
             call.fail("the run has failed")
             return
         steps = self.server.disk.steps if self.opened_at is None else (self.opened_at,)
         call.answer(Standing(self.world.uuids[self.server.number], steps))
 
-    def _attach(self, call: Call, rank: int, step: int | None) -> None:
+    def _attach(self, call: Call, rank: int, step: int | None, runs: tuple[int, ...]) -> None:
+        self._runs = runs
         if self.executor is None:
             disk = self.server.disk
             disk.open_at(disk.current.counts.step if step is None else step)
             self.opened_at = disk.current.counts.step
             workers = self.admission.workers
             self.executor = Executor(
-                self.world, self.server.number, disk, workers, self._answer_votes, self._answer_all, self.fail
+                self.world,
+                self.server.number,
+                disk,
+                workers,
+                self._answer_votes,
+                self._answer_all,
+                self.fail,
+                self.wake_all,
             )
         self._attaching[rank] = call
         self.let_in()
@@ -180,13 +189,18 @@ class Run:
                 tenure = self.executor.attached[rank] = self._places[call.worker][1]
                 call.attached = self.admission.attach(rank, tenure)
                 self.executor.act(machine.join(rank))
-        if self._attaching and not self.admission.missing:
-            for call in self._attaching.values():
-                call.answer(self.executor.counts)
-            self._attaching.clear()
+        again = self._gathered and not self.world.rules.gathers_again  # they wait for no other worker
+        self._gathered = self._gathered or not self.admission.missing
+        if again or not self.admission.missing:
+            for rank, call in list(self._attaching.items()):
+                if call.attached:
+                    call.answer(self.executor.counts)
+                    del self._attaching[rank]
 
     def stop_gathering(self) -> None:
-        """Fail the run if workers wait for others that do not come in time."""
+        """Fail the run if workers wait for others that do not come in time. Those that have come must not wait so."""
+        here = [worker for worker in self.people if not worker.ended and self.holds(worker)]
+        require(not self._attaching or len(here) < self.admission.workers, "all workers are there, and wait for ever")
         if self._attaching:
             self.fail("a worker did not come in time")
 
@@ -207,6 +221,16 @@ class Run:
         """Return True while gradients of a worker are under way."""
         return bool(self._pushes[worker])
 
+    def holds_gradients(self, worker: Worker) -> bool:
+        """Return True while the server keeps a worker's gradients in the worker's buffers."""
+        rank, _ = self._places[worker]
+        return self.executor is not None and self.executor.holds_gradients(rank)
+
+    def wake_all(self) -> None:
+        """Let workers go on that wait for their buffers."""
+        for worker in self.people:
+            self.world.later(worker.wake)
+
     def _next_push(self, worker: Worker) -> None:
         if self.executor is None or self.failed or not self._pushes[worker]:
             return
@@ -226,12 +250,12 @@ class Run:
         self._decides.append(call)
         executor.act(executor.machine.decide(commits, -1.0 if squares is None else squares))
 
-    def _annul(self, executor: Executor, call: Call, rank: int) -> None:
-        if not executor.machine.in_step(rank):
+    def _annul(self, executor: Executor, call: Call, rank: int, attempt: int) -> None:
+        if executor.machine.waits(rank):
+            self._annuls.append(call)
+        else:
             call.answer(None)
-            return
-        self._annuls[rank] = call
-        executor.act(executor.machine.annul(rank))
+        executor.act(executor.machine.annul(attempt))
 
     def _leave(self, executor: Executor, call: Call, rank: int) -> None:
         self.admission.go(rank)
@@ -248,7 +272,7 @@ class Run:
     def _answer_all(self, end: int, squares: float | None) -> None:
         self._answer_votes(end, squares)
         self._undecided = False
-        for call in (*self._decides, *self._annuls.values()):
+        for call in (*self._decides, *self._annuls):
             call.answer(self._last_end)
         self._decides.clear()
         self._annuls.clear()
@@ -265,10 +289,15 @@ class Run:
             self.admission.go(rank)
             return
         self.world.rules.drop_pushes(self._pushes[worker])
-        for calls in (self._votes, self._annuls, self._attaching):
+        for calls in (self._votes, self._attaching):
             if rank in calls and calls[rank].worker is worker:
                 calls.pop(rank).fail("the worker is lost")
-        self.executor.act(self.world.rules.lose(self.executor.machine, rank))
+        machine = self.executor.machine
+        ended = machine.ended
+        self.executor.act(self.world.rules.lose(machine, rank))
+        if machine.ended == ended and machine.is_void and self.world.rules.tells_void_attempts:
+            for other in self.people:
+                self.world.later(lambda other=other: other.hear_void(self.server, ended))
         self.admission.lose(rank)
         self.world.later(worker.wake)
         self.let_in()
@@ -290,10 +319,11 @@ class Run:
 
     def break_off(self) -> None:
         """Tell every worker that waits for an answer that there will be none."""
-        for call in (*self._attaching.values(), *self._votes.values(), *self._annuls.values(), *self._decides):
+        for call in (*self._attaching.values(), *self._votes.values(), *self._annuls, *self._decides):
             call.fail("the run has failed")
-        for calls in (self._attaching, self._votes, self._annuls):
+        for calls in (self._attaching, self._votes):
             calls.clear()
+        self._annuls.clear()
         self._decides.clear()
         for worker in self.people:
             self.world.later(worker.wake)

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from harness.jobs.reference import Counts, require
+from luwu.core.division import require_one_job
 from luwu.core.protocols import COMMITTED, VOID
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Worker:
         self._pushes = [0] * world.shape.servers
         self._waits_for: list[Call] = []
         self._drains = False
-        self._wants_any = False  # of the calls that it waits for one is enough
+        self._needs_buffers = False  # it goes on when no server holds a gradient of its
+        self._ended = 0  # attempts before the one that it is in
         self._program = self._train()
         world.later(self.wake)
 
@@ -77,24 +79,33 @@ class Worker:
             failed = [call.error for call in self._waits_for if call.error]
             if failed:
                 self.end(failed[0])
-            done = [call.done for call in self._waits_for]
-            if self.ended or not (any(done) if self._wants_any else all(done)):
+            if self.ended or not all(call.done for call in self._waits_for):
                 return
-            if self._drains and not self._drained():
+            if self._drains and not self._are_free(holds=False):
+                return
+            if self._needs_buffers and not self._are_free(holds=True):
                 return
             try:
                 self._waits_for = next(self._program)
             except StopIteration:
                 self.end("done")
 
-    def _drained(self) -> bool:
-        """Say whether all pushes have come, which a worker waits for before it begins another attempt."""
+    def hear_void(self, server: Server, attempt: int) -> None:
+        """Tell the other servers that an attempt is void at one of them."""
+        if self.ended:
+            return
+        for other in self.world.servers:
+            if other is not server:
+                Call(self, other, "annul", attempt)
+
+    def _are_free(self, *, holds: bool) -> bool:
+        """Say whether all pushes have come, and with ``holds`` also that no server holds a buffer any more."""
         for server in self.world.servers:
             run = server.run
             if run is None or run.failed or self not in run.people or not run.holds(self):
                 self.end("a connection has ended")
                 return False
-            if run.pushes_under_way(self):
+            if run.pushes_under_way(self) or (holds and run.holds_gradients(self)):
                 return False
         return True
 
@@ -108,10 +119,15 @@ class Worker:
         runs = tuple(call.result for call in joins)
         shares: list[int | None] = [None]
         if world.shape.servers > 1:
+            standings = self._all("standing", ())
+            yield standings
+            require_one_job([call.result for call in standings], world.uuids)
             standings = self._all("standing", runs)
             yield standings
             shares = [share.step for share in rules.share_out([call.result for call in standings], world.uuids)]
-        attached = [Call(self, server, "attach", step) for server, step in zip(world.servers, shares, strict=True)]
+        attached = [
+            Call(self, server, "attach", step, runs) for server, step in zip(world.servers, shares, strict=True)
+        ]
         yield attached
         found = [call.result for call in attached]
         require(all(counts == found[0] for counts in found), f"the servers do not stand together: {found}")
@@ -129,23 +145,28 @@ class Worker:
         yield begins
         while late := rules.behind([call.result for call in begins]):
             for number in late:
-                yield [self._vote(world.servers[number], roll_back=True), Call(self, world.servers[number], "annul")]
+                yield [Call(self, world.servers[number], "annul", begins[number].result)]
+                yield [self._vote(world.servers[number], roll_back=True)]
             for number in late:
                 begins[number] = Call(self, world.servers[number], "begin", world.shape.max_norm)
             yield [begins[number] for number in late]
+        self._ended = begins[0].result
         pushes = [(server, block) for server in world.servers for block in range(world.shape.blocks)]
         for server, block in world.shuffled(pushes):
             if server.run is not None:
                 server.run.post_push(self, block, attempt)
             self._pushes[server.number] += 1
+        self._needs_buffers = world.shape.waits_for_buffers
+        yield []
+        self._needs_buffers = False
         roll_back = self.rank == 0 and attempt in world.reference.given_up
         votes = [self._vote(server, roll_back=roll_back) for server in world.servers]
-        yield from self._answers(votes)
+        yield votes
         ends, squares = zip(*(call.result for call in votes), strict=True)
         decision = rules.decide(ends, squares)
         told = [world.servers[number] for number in rules.wait_for_decision(ends)]
         if decision.annuls:
-            decides = [Call(self, server, "annul") for server in told]
+            decides = [Call(self, server, "annul", self._ended) for server in told]
         else:
             decides = [Call(self, server, "decide", decision.commits, decision.squares) for server in told]
         if rules.waits_for_decides:
@@ -156,17 +177,6 @@ class Worker:
 
     def _vote(self, server: Server, *, roll_back: bool) -> Call:
         return Call(self, server, "vote", roll_back, self._pushes[server.number])
-
-    def _answers(self, votes: list[Call]) -> Program:
-        """Wait for the answers to a vote. Once one is that the attempt is void, the other servers hear it."""
-        self._wants_any = len(votes) > 1 and self.world.rules.annuls_what_waits
-        while not all(call.done for call in votes):
-            yield [call for call in votes if not call.done]
-            if any(call.done and call.result[0] == VOID for call in votes):
-                self._wants_any = False
-                rest = [Call(self, call.server, "annul") for call in votes if not call.done]
-                yield [*rest, *votes]
-        self._wants_any = False
 
     def _count(self, end: int) -> None:
         step, attempts, rolled_back = self.counts

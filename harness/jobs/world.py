@@ -19,6 +19,9 @@ FAULTS = 6
 EVENTS = 200
 """Events of a history of middle length, over which its faults are spread."""
 
+SLOW, ARRIVES = 0.05, 0.02
+"""Share of the events that are slow, and the chance of each event that one of these is under way after it."""
+
 MOST_EVENTS = 20_000
 """Events after which a history counts as one that makes no progress; the longest have some two thousand."""
 
@@ -35,8 +38,9 @@ class Rules:
     syncs_records = True
     flushes = True
 
-    annuls_what_waits = True
     runs_end_together = True
+    tells_void_attempts = True
+    gathers_again = False
 
     def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
         """Decide on a step for all servers."""
@@ -83,6 +87,7 @@ class World:
         self.faults: list[str] = []
         self._fault_times = sorted(self.dice.randrange(EVENTS) for _ in range(self.dice.randint(1, FAULTS)))
         self._under_way: list[Callable[[], None]] = []
+        self._slow: list[Callable[[], None]] = []  # events that others overtake
         self._told = Counts()  # of the last step that a worker was told as committed
         self._server_died = False
         self.uuids = name_parts(UUID, self.shape.servers)
@@ -91,8 +96,8 @@ class World:
         self._start_all()
 
     def later(self, event: Callable[[], None]) -> None:
-        """Let something happen, after any number of other events."""
-        self._under_way.append(event)
+        """Let something happen, after any number of other events; now and then after many."""
+        (self._slow if self.dice.random() < SLOW else self._under_way).append(event)
 
     def shuffled(self, items: Sequence[ItemT]) -> list[ItemT]:
         """Return items in a random order."""
@@ -144,6 +149,8 @@ class World:
     # ---- what happens
 
     def _happen(self) -> None:
+        if self._slow and (not self._under_way or self.dice.random() < ARRIVES):
+            self._under_way.append(self._slow.pop(self.dice.randrange(len(self._slow))))
         working = [run for server in self.servers if (run := server.run) is not None and run.works]
         number = self.dice.randrange(max(1, len(self._under_way) + len(working)))
         if number < len(self._under_way):
@@ -154,7 +161,8 @@ class World:
             run = working[number - len(self._under_way)]
             run.work(self.dice.randrange(len(run.works)))
         else:  # nothing is under way: time passes
-            for server in self.servers:
+            over = [server for server in self.servers if server.run is not None and server.run.over]
+            for server in over or self.servers:  # a run that is over ends first
                 server.let_time_pass()
 
     def _fault(self) -> None:

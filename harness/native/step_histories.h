@@ -43,7 +43,7 @@ struct StepEvent {
     std::uint32_t worker = 0;                  // or stream
     std::uint32_t block = 0;                   // or the number of the settings
     bool wanted = false;                       // vote: roll back; decide: commit
-    std::optional<std::uint64_t> pushes = {};  // of a vote
+    std::optional<std::uint64_t> pushes = {};  // of a vote; annul: attempts that have ended
     double squares = step::kNoSquares;         // kept, decide
 };
 
@@ -53,7 +53,7 @@ inline constexpr std::size_t kStepSettings = 8;
 inline constexpr std::array<std::string_view, kStepSettings> kStepSettingsNames{
     "plain", "other", "scaled", "limit", "high", "limit_other", "limit_scaled", "zero"};
 
-// `begin 0 plain`, `pull 0 a`, `push 0 a`, `vote 0 [back] [of 3]`, `decide yes|no [4]`, `annul 0`, `kept a 4`, `written
+// `begin 0 plain`, `pull 0 a`, `push 0 a`, `vote 0 [back] [of 3]`, `decide yes|no [4]`, `annul 3`, `kept a 4`, `written
 // a`, ... Blocks are named a, b, c and so on. The text can be read back.
 [[nodiscard]] std::string text_of(const StepEvent& event);
 [[nodiscard]] StepEvent event_of(std::string_view text);

@@ -118,8 +118,7 @@ std::optional<StepEvent> StepAuthor::next(const step::State& state) {
 std::optional<StepEvent> StepAuthor::likely(const step::State& state) {
     if (state.failed()) return std::nullopt;
     if (state.stage == step::Stage::prepared) {
-        const std::uint32_t worker = dice_.below(setup_.rules.workers);
-        return dice_.chance(60) ? StepEvent{EventKind::annul, worker} : decide(state);
+        return dice_.chance(60) ? annul(state) : decide(state);
     }
     const std::uint32_t workers = setup_.rules.workers;
     const std::uint32_t first = dice_.below(workers);
@@ -193,6 +192,13 @@ StepEvent StepAuthor::decide(const step::State& state) {
     return event;
 }
 
+// Mostly of the attempt that the server is in.
+StepEvent StepAuthor::annul(const step::State& state) {
+    StepEvent event{EventKind::annul};
+    event.pushes = state.progress.ended() + (dice_.chance(200) ? 1 : 0);
+    return event;
+}
+
 double StepAuthor::some_squares() {
     constexpr std::array<double, 6> kSquares{0, 0.01, 0.1, 0.3, 1.7, 9};
     return dice_.chance(5) ? 1e308 : kSquares[dice_.below(dice_.chance(700) ? 4 : 6)];
@@ -233,7 +239,7 @@ StepEvent StepAuthor::trouble(const step::State& state) {
         return {dice_.chance(500) ? EventKind::leave : EventKind::join, worker};
     }
     if (dice_.chance(400)) return {EventKind::lose, worker};
-    if (dice_.chance(300)) return {EventKind::annul, worker};
+    if (dice_.chance(300)) return annul(state);
     switch (dice_.below(8)) {
         case 0:
             return {EventKind::fail};
@@ -257,7 +263,8 @@ StepEvent StepAuthor::anything() {
     event.block = dice_.below(event.kind == EventKind::begin ? kStepSettings : setup_.rules.blocks.size());
     event.wanted = dice_.chance(500);
     event.squares = some_squares();
-    if (setup_.rules.one_stream || dice_.chance(300)) event.pushes = dice_.below(20);
+    const bool needs = setup_.rules.one_stream || event.kind == EventKind::annul;
+    if (needs || dice_.chance(300)) event.pushes = dice_.below(20);
     return event;
 }
 

@@ -38,6 +38,7 @@ class StepAuthor {
     [[nodiscard]] StepEvent begin(const step::State& state, std::uint32_t worker);
     [[nodiscard]] StepEvent vote(const step::State& state, std::uint32_t worker, bool early);
     [[nodiscard]] StepEvent decide(const step::State& state);
+    [[nodiscard]] StepEvent annul(const step::State& state);
     [[nodiscard]] StepEvent completion(const step::State& state);
     [[nodiscard]] std::size_t chosen_completion(const step::State& state);
     [[nodiscard]] StepEvent trouble(const step::State& state);

@@ -75,7 +75,7 @@ void StepReference::hear_worker(const StepEvent& event) {
     if (event.kind == EventKind::push) push(event.worker, event.block);
     if (event.kind == EventKind::vote) vote(event);
     if (event.kind == EventKind::decide) decide(event.wanted, event.squares);
-    if (event.kind == EventKind::annul) annul(event.worker);
+    if (event.kind == EventKind::annul) annul(*event.pushes);
 }
 
 void StepReference::hear_executor(const StepEvent& event) {
@@ -245,8 +245,9 @@ void StepReference::decide(bool commits, double squares) {
     end_if_nothing_is_under_way();
 }
 
-void StepReference::annul(std::uint32_t worker) {
-    if (!workers_[worker].in_step || now_.decided || now_.taking_back || now_.recording) return;
+void StepReference::annul(std::uint64_t ended) {
+    if (!rules_.prepares || ended != done_.attempts + voided_) return;
+    if (now_.decided || now_.taking_back || now_.recording) return;
     const bool before = now_.given_up || now_.lost;
     now_.lost = true;
     if (now_.prepared) {

@@ -123,7 +123,7 @@ class StepReference {
     void push(std::uint32_t stream, std::uint32_t block);
     void vote(const StepEvent& event);
     void decide(bool commits, double squares);
-    void annul(std::uint32_t worker);
+    void annul(std::uint64_t ended);
     void join(std::uint32_t worker);
     void leave(std::uint32_t worker);
     void lose(std::uint32_t worker);

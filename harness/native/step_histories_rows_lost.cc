@@ -227,6 +227,7 @@ const std::vector<StepRow> kLostRows{
             vote 1
             lose 1
             vote 0 -> finish_owed; answer prepared
+            annul 1
             annul 0 -> take_back a
             annul 0
             taken_back -> end void a
@@ -266,7 +267,7 @@ const std::vector<StepRow> kLostRows{
             lose 1
             join 1
             begin 1 plain -> pass 1
-            annul 1 -> give_back a
+            annul 0 -> give_back a
             vote 1
             vote 0 -> give_back a; finish_owed; take_back -
             taken_back -> end void -
@@ -280,6 +281,18 @@ const std::vector<StepRow> kLostRows{
             push 0 a -> give_back a
             vote 1 -> finish_owed; take_back -
             taken_back -> end void -)"},
+    {"the same, and nobody has begun it here", several(2), R"(
+            lose 1
+            annul 0
+            begin 0 plain -> pass 0
+            push 0 a -> give_back a
+            vote 0 -> finish_owed; take_back -
+            taken_back -> end void -
+            join 1)"},
+    {"a server that is alone makes no attempt void because of another one", step_setup(1, 1), R"(
+            begin 0 plain -> pass 0
+            annul 0
+            push 0 a -> update a)"},
     {"nobody is left who knows how other servers ended a prepared step", several(2),
      R"(
             begin 0 plain -> pass 0

@@ -109,6 +109,7 @@ std::string text_of(const StepEvent& event) {
         case EventKind::decide:
             return text + (event.wanted ? " yes " : " no ") + number(event.squares);
         case EventKind::annul:
+            return text + " " + std::to_string(*event.pushes);
         case EventKind::join:
         case EventKind::leave:
         case EventKind::lose:
@@ -133,13 +134,15 @@ StepEvent event_of(std::string_view text) {
     if (kind == kEventKinds) throw std::invalid_argument("no event: " + std::string(text));
     event.kind = static_cast<EventKind>(kind);
     const bool of_worker =
-        event.kind <= EventKind::vote || (event.kind >= EventKind::annul && event.kind <= EventKind::lose);
+        event.kind <= EventKind::vote || (event.kind >= EventKind::join && event.kind <= EventKind::lose);
     if (of_worker) words >> event.worker;
     while (words >> word) {
         if (word == "back" || word == "yes") {
             event.wanted = true;
         } else if (word == "of") {
             words >> word;
+            event.pushes = std::stoull(word);
+        } else if (event.kind == EventKind::annul) {
             event.pushes = std::stoull(word);
         } else if (event.kind == EventKind::begin) {
             while (kStepSettingsNames.at(event.block) != word) ++event.block;
@@ -188,7 +191,7 @@ step::Actions happen(step::Machine& machine, const StepEvent& event) {
         case EventKind::decide:
             return machine.decide(event.wanted, event.squares);
         case EventKind::annul:
-            return machine.annul(event.worker);
+            return machine.annul(*event.pushes);
         case EventKind::join:
             return machine.join(event.worker);
         case EventKind::leave:

@@ -125,7 +125,7 @@ void bind_tcp_server(nb::module_& module) {
             "stats", [](const Self& self) { return tcp_stats_of(self); },
             "As ShmServer.stats, and `drops`: connections that were dropped, by reason.")
         .def(
-            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
+            "lose_worker", [](Self& self, std::uint32_t rank) { return self.lose_worker(rank); }, "rank"_a,
             nb::call_guard<nb::gil_scoped_release>(),
             "The worker is gone: its connections end, an attempt that it was in is void, and another worker may take "
             "its place.");

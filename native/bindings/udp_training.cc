@@ -107,7 +107,7 @@ void bind_server(nb::module_& module) {
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
         .def(
-            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
+            "lose_worker", [](Self& self, std::uint32_t rank) { return self.lose_worker(rank); }, "rank"_a,
             nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.lose_worker; packets under way are dropped.")
         .def("stats", &server_stats, "As TcpServer.stats, and `network`: packets, heartbeats and drops of UDP.");
 }

@@ -7,20 +7,20 @@ namespace luwu::pipeline {
 void LastWord::decide(bool commits, double squares) {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
-    executor_->tell(shared.machine.decide(commits, squares));
+    if (shared.step().progress.ended() == ended_) executor_->tell(shared.machine.decide(commits, squares));
 }
 
 void LastWord::annul() {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
-    executor_->tell(shared.machine.annul(worker_));
+    executor_->tell(shared.machine.annul(ended_));
 }
 
 std::optional<Outcome> LastWord::wait(std::chrono::milliseconds at_most) {
     const Shared& shared = executor_->shared;
     std::unique_lock lock(executor_->shared.mutex);
     const step::Member& member = shared.step().members.at(worker_);
-    const auto over = [&] { return member.standing == step::Standing::resting; };
+    const auto over = [&] { return !member.waits(); };
     executor_->shared.changed.wait_for(lock, at_most, [&] { return over() || shared.failed(); });
     if (shared.failed()) throw Error(*shared.step().failure);
     if (!over()) return std::nullopt;

@@ -149,7 +149,7 @@ std::optional<Outcome> Pipeline::wait_for_end(std::uint32_t worker, std::chrono:
     return std::nullopt;
 }
 
-LastWord Pipeline::last_word(std::uint32_t worker) { return {*executor_, worker}; }
+LastWord Pipeline::last_word(std::uint32_t worker, std::uint64_t ended) { return {*executor_, worker, ended}; }
 
 void Pipeline::epoch_begun() {
     const std::lock_guard lock(executor_->shared.mutex);
@@ -194,11 +194,15 @@ void Pipeline::leave(std::uint32_t worker) {
     executor_->tell(executor_->shared.machine.leave(worker));
 }
 
-void Pipeline::lose(std::uint32_t worker) {
+std::optional<std::uint64_t> Pipeline::lose(std::uint32_t worker) {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
     if (!shared.settings.one_stream) shared.pass.begin_step(worker);  // else it would seem to stand still within one
+    const std::uint64_t ended = shared.step().progress.ended();
     executor_->tell(shared.machine.lose(worker));
+    const bool over = shared.step().progress.ended() > ended;  // there was nobody else
+    if (over || shared.failed() || shared.step().verdict != step::Verdict::lost) return std::nullopt;
+    return ended;
 }
 
 bool Pipeline::wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most) {

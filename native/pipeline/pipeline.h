@@ -61,7 +61,7 @@ class Pipeline {
     // not voted since it joined, and the error that failed the run.
     [[nodiscard]] std::optional<Outcome> wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most);
     // One of several servers: the worker's decision on an attempt that was answered, or is void elsewhere.
-    [[nodiscard]] LastWord last_word(std::uint32_t worker);
+    [[nodiscard]] LastWord last_word(std::uint32_t worker, std::uint64_t ended);
     // With one stream, after on_given_up: what was under way from the workers has been dropped, or pushed here.
     void epoch_begun();
     // Returns when every step that was answered is on the disk; an error where one of them never will be.
@@ -74,8 +74,9 @@ class Pipeline {
     // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
     void leave(std::uint32_t worker);
     // The worker is gone, and another may join at its place: step::Machine::lose. Its pushes are answered when the
-    // attempt has ended; its pulls must be released.
-    void lose(std::uint32_t worker);
+    // attempt has ended; its pulls must be released. Returns the attempts that ended before the one that is void now;
+    // nothing: none is.
+    std::optional<std::uint64_t> lose(std::uint32_t worker);
     // Returns true once another worker may join at the place of a lost one, or the run has failed; false: not in time.
     [[nodiscard]] bool wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most);
 

@@ -217,8 +217,8 @@ Actions Machine::decide(bool commits, double squares) {
     return take();
 }
 
-Actions Machine::annul(std::uint32_t worker) {
-    if (state_.failed() || state_.members.at(worker).standing == Standing::resting) return take();
+Actions Machine::annul(std::uint64_t ended) {
+    if (state_.failed() || !state_.rules.prepares || ended != state_.progress.ended()) return take();
     if (state_.stage == Stage::prepared) {
         state_.stage = stage_after(state_.stage, StageEvent::decide);
         state_.verdict = Verdict::lost;

@@ -32,9 +32,9 @@ class Machine {
     [[nodiscard]] Actions vote(std::uint32_t worker, bool roll_back, std::optional<std::uint64_t> pushes = {});
     // The last word on a prepared step. The first call counts. `squares`: with clipping, the sum over all servers.
     [[nodiscard]] Actions decide(bool commits, double squares = kNoSquares);
-    // The attempt that the worker is in is void: that of another server is. It may overtake the worker's vote, which
-    // the attempt still needs. Nothing, where the attempt is over.
-    [[nodiscard]] Actions annul(std::uint32_t worker);
+    // One server of several: the attempt that follows `ended` others is void at another server, and so here, whoever
+    // has begun it. Nothing, where this server is in another attempt.
+    [[nodiscard]] Actions annul(std::uint64_t ended);
     // A worker takes this place; the one before it there is gone.
     [[nodiscard]] Actions join(std::uint32_t worker);
     // The worker makes no more steps.

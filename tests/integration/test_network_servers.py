@@ -154,7 +154,7 @@ def lose_a_step(worker: NumpyWorker, committing: int) -> None:
     def decide(replies: Sequence[pb.CommitReply]) -> bool:
         assert [reply.end for reply in replies] == [pb.PREPARED] * 2
         squares = sum(reply.squares for reply in replies) if worker.max_grad_norm is not None else None
-        request = pb.DecideRequest(commits=True, squares=squares)
+        request = pb.DecideRequest(commits=True, squares=squares, attempt=worker.session.attempts)
         worker.endpoint._controls[committing].call("Decide", request, patient=True)
         raise LostError
 

@@ -220,8 +220,10 @@ class Rig {
     std::int64_t decide(bool commits, double squares = pipeline::kNoSquares) {
         std::optional<pipeline::Outcome> ended;
         try {
-            pipeline_->last_word(0).decide(commits, squares);
-            while (!ended) ended = pipeline_->last_word(0).wait(std::chrono::seconds(60));
+            const pipeline::PipelineStats stats = pipeline_->stats();
+            auto last_word = pipeline_->last_word(0, stats.attempts + stats.voided);
+            last_word.decide(commits, squares);
+            while (!ended) ended = last_word.wait(std::chrono::seconds(60));
         } catch (const Error&) {
             return -1;
         }

@@ -107,7 +107,10 @@ class Job {
   private:
     void run(std::uint32_t rank, std::uint64_t number, bool spoil) {
         fabric::Endpoint& mine = *endpoints_[rank];
-        for (const auto& server : servers_) server->core().begin(rank, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        std::vector<std::uint64_t> ended;
+        for (const auto& server : servers_) {
+            ended.push_back(server->core().begin(rank, {{0.01, 0.9, 0.999, 1e-8, 0.1}}).ended);
+        }
         for (auto block = static_cast<std::uint32_t>(shape_.blocks.size()); block-- > 0;) {
             test::finish(mine, mine.pull(block));
             mine.release(block);
@@ -131,7 +134,7 @@ class Job {
         }
         CHECK(commits == !spoil);
         for (std::uint32_t server = 0; server < kServers; ++server) {
-            auto last_word = servers_[server]->core().last_word(rank);
+            auto last_word = servers_[server]->core().last_word(rank, ended[server]);
             last_word.decide(commits);
             const auto end = wait_for([&] { return last_word.wait(kLook); });
             CHECK(end == (commits ? pipeline::kCommitted : pipeline::kRolledBack));

@@ -104,7 +104,10 @@ def test_a_server_that_was_lost_before_its_first_values_gets_them() -> None:
 @pytest.mark.parametrize(
     ("standings", "message"),
     [
-        ([(SECOND, (3, 2)), (FIRST, (3, 2))], "b:1 is not part 2 of 2 of the job whose first part luwu://a:1 has"),
+        (
+            [(SECOND, (3, 2)), (FIRST, (3, 2))],
+            "b:1 is not part 2 of 2 of the job that the store of luwu://a:1 belongs to",
+        ),
         ([(FIRST, (3, 2)), (uuid.uuid4().hex, (3, 2))], "b:1 is not part 2 of 2"),
         ([(FIRST, (3, 2)), (SECOND, (6, 5))], "expected step 3 at luwu://b:1, found 6 and 5"),
         ([(FIRST, (3,)), (SECOND, (2, 1))], "expected step 2 at luwu://a:1, found 3;"),

@@ -52,11 +52,11 @@ class Core:
     def commit(self, rank: int, roll_back: bool, pushes: int) -> None:
         self.asked.append(("commit", rank))
 
-    def decide(self, rank: int, commits: bool, squares: float | None) -> None:
+    def decide(self, rank: int, ended: int, commits: bool, squares: float | None) -> None:
         self.asked.append(("decide", rank))
 
-    def annul(self, rank: int) -> None:
-        self.asked.append(("annul", rank))
+    def annul(self, ended: int) -> None:
+        self.asked.append(("annul", ended))
 
     def stats(self) -> dict[str, int | None]:
         return {"step": 3, "attempts": 3, "rolled_back": 0, "loss_scale": None, "good_steps": 0}
@@ -100,7 +100,7 @@ def check_refused(lost: Worker) -> None:
         lost.run.commit(lost, False, 3, lambda: True, before=lambda: pytest.fail("it is in the run no more"))
     for commits in (True, False, None):
         with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
-            lost.run.decide(lost, commits, None, lambda: True)
+            lost.run.decide(lost, 3, commits, None, lambda: True)
 
 
 def test_a_late_step_of_a_lost_worker_reaches_nothing() -> None:

@@ -150,9 +150,9 @@ std::optional<pipeline::Outcome> ParameterServer::wait_for_end(std::uint32_t wor
     return pipeline_->wait_for_end(worker, at_most);
 }
 
-pipeline::LastWord ParameterServer::last_word(std::uint32_t worker) {
+pipeline::LastWord ParameterServer::last_word(std::uint32_t worker, std::uint64_t ended) {
     check_worker(worker, settings_.workers);
-    return pipeline_->last_word(worker);
+    return pipeline_->last_word(worker, ended);
 }
 
 std::uint64_t ParameterServer::take_snapshot() {
@@ -183,9 +183,9 @@ void ParameterServer::leave(std::uint32_t worker) {
     pipeline_->leave(worker);
 }
 
-void ParameterServer::lose(std::uint32_t worker) {
+std::optional<std::uint64_t> ParameterServer::lose(std::uint32_t worker) {
     check_worker(worker, settings_.workers);
-    pipeline_->lose(worker);
+    return pipeline_->lose(worker);
 }
 
 bool ParameterServer::wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most) {

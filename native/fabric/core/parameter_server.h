@@ -81,11 +81,11 @@ class ParameterServer {
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
     [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
                                                                 std::chrono::milliseconds at_most);
-    [[nodiscard]] pipeline::LastWord last_word(std::uint32_t worker);  // on an attempt of one server of several
+    [[nodiscard]] pipeline::LastWord last_word(std::uint32_t worker, std::uint64_t ended);  // of one server of several
     void epoch_begun() { pipeline_->epoch_begun(); }
-    void joined(std::uint32_t worker);  // its pushes are counted from zero again
-    void leave(std::uint32_t worker);   // it will make no more steps
-    void lose(std::uint32_t worker);    // as the next, see pipeline/pipeline.h
+    void joined(std::uint32_t worker);                        // its pushes are counted from zero again
+    void leave(std::uint32_t worker);                         // it will make no more steps
+    std::optional<std::uint64_t> lose(std::uint32_t worker);  // as the next, see pipeline/pipeline.h
     [[nodiscard]] bool wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most);
 
     // Takes a snapshot of the last step that was answered; which that is. Throws Error, and the training goes on.

@@ -67,10 +67,10 @@ void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
     if (!settings_.readers) core_->joined(rank);
 }
 
-void TcpServer::lose_worker(std::uint32_t rank) {
+std::optional<std::uint64_t> TcpServer::lose_worker(std::uint32_t rank) {
     check_worker(rank, members_.size());
     part_from(*members_[rank], {});
-    core_->lose(rank);
+    return core_->lose(rank);
 }
 
 // Returns when the worker that was there has no connection; the pipeline's lock must not be held, because its replies

@@ -43,7 +43,7 @@ class TcpServer {
     void allow_worker(std::uint32_t rank, const Token& token);
     // Ends the worker's connections, and lets nobody in there until allow_worker is called again, after
     // ParameterServer::wait_for_place. See pipeline::Pipeline::lose. Throws Error(invalid).
-    void lose_worker(std::uint32_t rank);
+    std::optional<std::uint64_t> lose_worker(std::uint32_t rank);
     [[nodiscard]] std::uint64_t dropped(Drop reason) const { return drops_[static_cast<std::size_t>(reason)]; }
 
   private:

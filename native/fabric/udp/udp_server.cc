@@ -143,7 +143,7 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
     core().joined(rank);
 }
 
-void UdpServer::lose_worker(std::uint32_t rank) {
+std::optional<std::uint64_t> UdpServer::lose_worker(std::uint32_t rank) {
     const std::lock_guard lock(losing_);
     auto dropped = std::make_shared<std::promise<void>>();
     const auto done = dropped->get_future();
@@ -153,7 +153,7 @@ void UdpServer::lose_worker(std::uint32_t rank) {
     });
     dropped.reset();
     done.wait();  // also ends where the tasks were stopped: they drop the promise
-    side_.lose_worker(rank);
+    return side_.lose_worker(rank);
 }
 
 UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,

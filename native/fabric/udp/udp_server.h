@@ -33,7 +33,7 @@ class UdpServer {
     // As TcpServer has both. After a loss packets that are under way are dropped, because another worker at the place
     // would not complete their sums.
     void allow_worker(std::uint32_t rank, const Token& token);
-    void lose_worker(std::uint32_t rank);
+    std::optional<std::uint64_t> lose_worker(std::uint32_t rank);
     // The answer is for the worker's UdpWorker::begin_step().
     struct Begun {
         bool given_up;        // another worker wants the step rolled back already

@@ -152,12 +152,14 @@ class Closing(_message.Message):
     def __init__(self, message: _Optional[str] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("text", "fenced")
+    __slots__ = ("text", "fenced", "void_attempt")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    VOID_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     text: str
     fenced: int
-    def __init__(self, text: _Optional[str] = ..., fenced: _Optional[int] = ...) -> None: ...
+    void_attempt: int
+    def __init__(self, text: _Optional[str] = ..., fenced: _Optional[int] = ..., void_attempt: _Optional[int] = ...) -> None: ...
 
 class RunJob(_message.Message):
     __slots__ = ("job", "files")
@@ -266,16 +268,18 @@ class StandingRequest(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StandingReply(_message.Message):
-    __slots__ = ("uuid", "steps", "has_model", "commit_points")
+    __slots__ = ("uuid", "steps", "has_model", "commit_points", "opened")
     UUID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     HAS_MODEL_FIELD_NUMBER: _ClassVar[int]
     COMMIT_POINTS_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     steps: _containers.RepeatedScalarFieldContainer[int]
     has_model: bool
     commit_points: str
-    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ..., commit_points: _Optional[str] = ...) -> None: ...
+    opened: bool
+    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ..., commit_points: _Optional[str] = ..., opened: bool = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("servers", "uuid", "step")
@@ -288,7 +292,7 @@ class Share(_message.Message):
     def __init__(self, servers: _Optional[int] = ..., uuid: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share", "run", "kept")
+    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share", "run", "kept", "jobs")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +301,7 @@ class AttachRequest(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     address: str
     port: int
@@ -305,7 +310,8 @@ class AttachRequest(_message.Message):
     share: Share
     run: str
     kept: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., run: _Optional[str] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
+    jobs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., run: _Optional[str] = ..., kept: _Optional[_Iterable[str]] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale", "first_step", "first_attempts", "first_rolled_back", "word", "worker_return_seconds", "aggregate")
@@ -406,14 +412,16 @@ class CommitRequest(_message.Message):
     def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ..., last_attempt: _Optional[int] = ..., report: _Optional[str] = ...) -> None: ...
 
 class DecideRequest(_message.Message):
-    __slots__ = ("commits", "squares", "annuls")
+    __slots__ = ("commits", "squares", "annuls", "attempt")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     SQUARES_FIELD_NUMBER: _ClassVar[int]
     ANNULS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     commits: bool
     squares: float
     annuls: bool
-    def __init__(self, commits: bool = ..., squares: _Optional[float] = ..., annuls: bool = ...) -> None: ...
+    attempt: int
+    def __init__(self, commits: bool = ..., squares: _Optional[float] = ..., annuls: bool = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class CommitReply(_message.Message):
     __slots__ = ("end", "squares", "last_attempt")

@@ -244,8 +244,9 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Decide(self, request, context):
-        """Commits or rolls back a prepared step, or makes the worker's attempt void, prepared or not; the first call counts. A
-        worker begins no other before all servers answered.
+        """Commits or rolls back a prepared step, or makes an attempt void, prepared or not; the first call counts. It returns
+        when the attempt that the worker has voted on is over, and at once where the worker has not voted. A worker begins no
+        other before all servers answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

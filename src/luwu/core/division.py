@@ -40,12 +40,14 @@ class Standing:
     """A server's store before it is opened: ``uuid``, and committed ``steps`` it can be opened at, newest first.
 
     Without steps it has no first values, and perhaps is not there yet. ``commit_points``: the steps that its server
-    puts on the disk, in words that are equal where the steps are.
+    puts on the disk, in words that are equal where the steps are. ``opened``: a run of several servers has it open, and
+    ``steps`` is the one that it was opened at.
     """
 
     uuid: str
     steps: tuple[int, ...]
     commit_points: str = ""
+    opened: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,23 @@ def name_parts(first: str, servers: int) -> list[str]:
     return [first, *(uuid.uuid5(uuid.UUID(first), str(number)).hex for number in range(1, servers))]
 
 
+def require_one_job(standings: Sequence[Standing], urls: Sequence[str]) -> None:
+    """Refuse servers whose stores are not the parts of one job, in their order.
+
+    Raises:
+        ManifestMismatchError: stores of different jobs, in another order, or of a job with fewer servers.
+    """
+    names = name_parts(standings[0].uuid, len(standings))
+    under_way = any(standing.opened for standing in standings)
+    for number, (standing, name) in enumerate(zip(standings, names, strict=True)):
+        if (standing.steps or under_way) and standing.uuid != name:
+            raise ManifestMismatchError(
+                f"the store of {urls[number]} is not part {number + 1} of {len(urls)} of the job that the store of "
+                f"{urls[0]} belongs to, if that is its first part; name the same servers in the same order as when the "
+                "stores were made"
+            )
+
+
 def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
     """Return each server's share, if the stores belong together.
 
@@ -122,13 +141,8 @@ def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]
                 f"durable: expected {standings[0].commit_points} at {url} as at {urls[0]}, found "
                 f"{standing.commit_points}; give all servers of a job the same --durable and --snapshot-every"
             )
+    require_one_job(standings, urls)
     names = name_parts(standings[0].uuid, len(standings))
-    for number, (standing, name) in enumerate(zip(standings, names, strict=True)):
-        if standing.steps and standing.uuid != name:
-            raise ManifestMismatchError(
-                f"the store of {urls[number]} is not part {number + 1} of {len(urls)} of the job whose first part "
-                f"{urls[0]} has; name the same servers in the same order as when the stores were made"
-            )
     started = [standing.steps for standing in standings if standing.steps]
     common = set(started[0]).intersection(*started) if started else {0}
     step = max(common) if common else min(steps[0] for steps in started)

@@ -70,19 +70,22 @@ class NetworkCore(Core, Protocol):
         """Return the end of the attempt, or None if it has not ended. Raises the error that the run failed with."""
         ...
 
-    def decide(self, worker: int, commits: bool, squares: float | None) -> None:
-        """Commit or roll back the prepared step; the first call counts. Returns at once.
+    def decide(self, worker: int, ended: int, commits: bool, squares: float | None) -> None:
+        """Commit or roll back the prepared attempt that follows ``ended`` others; the first call counts.
 
-        With clipping, ``squares`` is the sum over all servers.
+        Returns at once. With clipping, ``squares`` is the sum over all servers.
         """
         ...
 
-    def annul(self, worker: int) -> None:
-        """Make the attempt that a worker is in void, because that of another server is. Returns at once."""
+    def annul(self, ended: int) -> None:
+        """Make the attempt that follows ``ended`` others void, because that of another server is. Returns at once."""
         ...
 
     def wait_ended(self, worker: int, at_most_seconds: float) -> StepEnding | None:
-        """Return the end of the attempt that the worker decided on or annulled, or None if it has not ended."""
+        """Return the end of the attempt that the worker voted on last, or None if it has not ended.
+
+        At once where the worker has not voted since.
+        """
         ...
 
 

@@ -72,8 +72,11 @@ class Core(TracingCore, Protocol):
 class ReturnCore(Core, Protocol):
     """A native server that lets another worker take the place of a lost one."""
 
-    def lose_worker(self, rank: int) -> None:
-        """Let go of a lost worker: an attempt that it was in is void, and another may take its place."""
+    def lose_worker(self, rank: int) -> int | None:
+        """Let go of a lost worker: an attempt that it was in is void, and another may take its place.
+
+        Returns the number of attempts that ended before the one that is void now; None: none is.
+        """
         ...
 
     def wait_for_place(self, rank: int, at_most_seconds: float) -> bool:

@@ -67,6 +67,7 @@ class Membership(Generic[CoreT]):
         self._manifest: Manifest | None = None
         self.block_names: tuple[str, ...] = ()
         self._first_values = False
+        self._gathered = False  # all workers were there once: one that comes for a lost one waits for no other
         self._admission = Admission(workers, fewest)
         self.progress = RunProgress()
         self.balance = RunBalance()
@@ -159,7 +160,7 @@ class Membership(Generic[CoreT]):
             raise lost_meanwhile(rank)
         if returned:
             self._say(f"another worker {rank} has joined; the run goes on at step {self.step}")
-        if self._gather_seconds is not None:
+        if self._gather_seconds is not None and not self._gathered:
             self._gather(self._gather_seconds)
         if rank != 0:
             self._wait_for_first_values()
@@ -195,14 +196,16 @@ class Membership(Generic[CoreT]):
             self._ask(lambda core: core.worker_left(rank), None)
         self._forget(rank)
 
-    def lose(self, rank: int, why: str = "ended without leaving") -> None:
+    def lose(self, rank: int, why: str = "ended without leaving") -> int | None:
         """Remove a worker that ended without leaving.
 
         The run waits for another worker at its place, or fails for the others, unless it had failed before.
+
+        Returns the number of attempts that ended before the one that is void now; None: none is.
         """
         waits = self.vacancies.seconds > 0 and self._another_comes()
         if waits and self._first_values and not self._closed and self.error() is None:
-            self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
+            voided = self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
             self.tracing.lose(rank)
             with self._changed:  # not before: whoever joins now finds the place as it is to be
                 self._admission.lose(rank)
@@ -211,14 +214,15 @@ class Membership(Generic[CoreT]):
                 self.progress.forget(rank)
                 self.balance.forget(rank)
                 self._changed.notify_all()
-            return
+            return voided
         error = lost_at(f"worker {rank} {why}", self.step)
         with self._changed:
             if self._closed:
-                return
+                return None
             self.lost.append(str(error))
         self.fail(error)
         self._forget(rank)
+        return None
 
     def withdraw(self, rank: int) -> bool:
         """Free the place of a worker that joined and did nothing more: another may join there, and nothing fails.
@@ -328,6 +332,7 @@ class Membership(Generic[CoreT]):
             missing = ", ".join(str(rank) for rank in self.missing)
             self.fail(WorkerLostError(f"worker {missing} of {self.workers} did not come within {at_most_seconds:g} s"))
         self.raise_if_ended()
+        self._gathered = True
 
     def _wait_for_first_values(self) -> None:
         with self._changed:

@@ -239,7 +239,7 @@ class NetworkServer:
         share = self._runs.run.opened_share
         if share is None:
             return standing_of(folders, new_uuid, commit_points)
-        return Standing(share.uuid, () if share.step is None else (share.step,), commit_points)
+        return Standing(share.uuid, () if share.step is None else (share.step,), commit_points, opened=True)
 
     def _tell_workers(self, text: str) -> None:
         log.warning("%s", text)

@@ -175,18 +175,24 @@ class NetworkService(ControlService[Any]):
 
     def Standing(self, request: pb.StandingRequest, caller: Any) -> pb.StandingReply:  # noqa: N802
         """Return the identity and the counts of this server's store."""
-        self.worker_of(caller).run.agree_on_jobs(tuple(request.jobs))
+        worker = self.worker_of(caller)
+        if request.jobs:
+            worker.run.agree_on_jobs(tuple(request.jobs))
         standing = self._standing()
         has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))
         return pb.StandingReply(
-            uuid=standing.uuid, steps=standing.steps, has_model=has_model, commit_points=standing.commit_points
+            uuid=standing.uuid,
+            steps=standing.steps,
+            has_model=has_model,
+            commit_points=standing.commit_points,
+            opened=standing.opened,
         )
 
     def attach(self, caller: Any, request: pb.AttachRequest) -> Attached:
         """Open the store for a worker's model; return when all workers of the run have asked for the same."""
         worker = self.worker_of(caller)
         place = PacketOrigin(request.address, request.port, request.payload_bytes, request.switch)
-        terms = Terms(_share_of(request), frozenset(request.kept))
+        terms = Terms(_share_of(request), frozenset(request.kept), tuple(request.jobs))
         claim = self._claim_of(worker.run, Claim.from_json(request.run)) if request.run else claim_nothing
         return self._runs.attach(worker, Manifest.from_json(request.manifest), terms, place, claim)
 
@@ -232,7 +238,7 @@ class NetworkService(ControlService[Any]):
         worker = self.worker_of(caller)
         commits = None if request.annuls else request.commits
         squares = request.squares if request.HasField("squares") else None
-        return _ended(worker.run.decide(worker, commits, squares, caller.is_active))
+        return _ended(worker.run.decide(worker, request.attempt, commits, squares, caller.is_active))
 
     def Progress(self, request: pb.ProgressRequest, caller: Any) -> pb.Empty:  # noqa: N802
         """Note what a worker does, or the counts of a switch."""

@@ -43,10 +43,12 @@ class Terms(NamedTuple):
     """The terms of a run beside the model: every worker must come with the same.
 
     ``share``: this server's part of the job. ``kept``: over UDP, the blocks that a worker keeps on its device.
+    ``jobs``: numbers of the runs that the worker has joined at all servers, in their order.
     """
 
     share: Share
     kept: frozenset[str] = frozenset()
+    jobs: tuple[int, ...] = ()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -154,7 +156,9 @@ class Run(Membership[NetworkCore]):
         return "" if worker is None else worker.peer
 
     def agree_on_jobs(self, jobs: tuple[int, ...]) -> None:
-        """Note the numbers of the runs of all servers that a worker has joined, in the servers' order.
+        """Compare the numbers of the runs of all servers that a worker has joined, in the servers' order.
+
+        The worker has made sure that the servers have the parts of one job.
 
         Runs of several servers end together. Where another server has begun a new one, which has not the steps of this
         run, this run ends, too.
@@ -162,16 +166,17 @@ class Run(Membership[NetworkCore]):
         Raises:
             ServerError: so it is.
         """
-        with self._changed:
-            expected = self._jobs = self._jobs or jobs
-        if jobs != expected:
-            error = ServerError("another server of this job has begun a new run; run again to resume on all of them")
-            self.fail(error)
-            raise error
+        if not self._jobs or jobs == self._jobs:
+            return
+        error = ServerError("another server of this job has begun a new run; run again to resume on all of them")
+        self.fail(error)
+        raise error
 
     def agree(self, terms: Terms) -> None:
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
+        self.agree_on_jobs(terms.jobs)
         with self._changed:
+            self._jobs = terms.jobs
             expected = self._terms = self._terms or terms
             if expected.kept:
                 self.vacancies.seconds = 0.0
@@ -216,10 +221,16 @@ class Run(Membership[NetworkCore]):
             self._word = self._word or word
             return first, self._word
 
-    def lose(self, rank: int, why: str = "ended without leaving") -> None:
-        """Remove a worker that ended without leaving, see `Membership`."""
+    def lose(self, rank: int, why: str = "ended without leaving") -> int | None:
+        """Remove a worker that ended without leaving, see `Membership`.
+
+        Of several servers each one tells its workers of an attempt that is void, and they tell the others.
+        """
         with self._answering:
-            super().lose(rank, why)
+            voided = super().lose(rank, why)
+        if voided is not None and self._share.servers > 1:
+            self.notify(pb.Notice(void_attempt=voided))
+        return voided
 
     @contextmanager
     def answering(self, worker: Worker) -> Iterator[None]:
@@ -344,15 +355,19 @@ class Run(Membership[NetworkCore]):
             return self._wait(lambda core: core.wait_commit(worker.rank, self._look_seconds), goes_on)
 
     def decide(
-        self, worker: Worker, commits: bool | None, squares: float | None, goes_on: Callable[[], bool]
+        self, worker: Worker, ended: int, commits: bool | None, squares: float | None, goes_on: Callable[[], bool]
     ) -> StepEnding | None:
-        """Commit or roll back a worker's attempt; None: it is void, because that of another server is. As `commit`."""
+        """Commit or roll back the attempt that follows ``ended`` others, or with None make it void; as `commit`.
+
+        An attempt is void at one server because it is at another. Where the worker has not voted on it, that returns
+        at once.
+        """
         with self._noting_failure():
             with self.answering(worker), self.core() as core:
                 if commits is None:
-                    core.annul(worker.rank)
+                    core.annul(ended)
                 else:
-                    core.decide(worker.rank, commits, squares)
+                    core.decide(worker.rank, ended, commits, squares)
             return self._wait(lambda core: core.wait_ended(worker.rank, self._look_seconds), goes_on)
 
     def _wait(self, look: Callable[[NetworkCore], StepEnding | None], goes_on: Callable[[], bool]) -> StepEnding | None:

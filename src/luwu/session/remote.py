@@ -20,7 +20,7 @@ from luwu.control.link_counts import link_counts
 from luwu.control.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.waiting import saying
-from luwu.core.division import Division, Share, cut_segments, divide, share_out
+from luwu.core.division import Division, Share, cut_segments, divide, require_one_job, share_out
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, StepOrderError
 from luwu.core.manifest import Manifest
 from luwu.core.trace import clock_offset, clock_rounds
@@ -68,7 +68,17 @@ class RemoteSession(Session):
         try:
             for address in parse_urls(url):
                 self._servers.append(
-                    RemoteServer(address, rank, workers, credentials, timeouts, self._fail, self._notice, self._fenced)
+                    RemoteServer(
+                        address,
+                        rank,
+                        workers,
+                        credentials,
+                        timeouts,
+                        self._fail,
+                        self._notice,
+                        self._fenced,
+                        self._void,
+                    )
                 )
             self._transport = self._join(transports)
         except BaseException:
@@ -82,7 +92,7 @@ class RemoteSession(Session):
             parts = divide(manifest, len(self._servers)).parts
         except ConfigError:  # too few blocks for so many servers: no such store was made
             return False
-        return all(server.has_store(part, self._jobs) for server, part in zip(self._servers, parts, strict=True))
+        return all(server.has_store(part) for server, part in zip(self._servers, parts, strict=True))
 
     def initialised(self) -> None:
         """Let the other workers in: the store's first values are committed."""
@@ -179,12 +189,12 @@ class RemoteSession(Session):
         """
         shares = [Share()]
         if len(self._servers) > 1:
-            shares = share_out(
-                [server.standing(self._jobs) for server in self._servers], [s.url for s in self._servers]
-            )
+            urls = [server.url for server in self._servers]
+            require_one_job([server.standing() for server in self._servers], urls)
+            shares = share_out([server.standing(self._jobs) for server in self._servers], urls)
         run = "" if self.claim is None else self.claim.to_json()
         calls = [
-            server.attach(part, share, self._transport, self._switch, run, kept)
+            server.attach(part, share, self._transport, self._switch, run, kept, self._jobs)
             for server, part, share in zip(self._servers, division.parts, shares, strict=True)
         ]
         others = "the server to open its store, and for the other workers and the switches of the run,"
@@ -219,6 +229,11 @@ class RemoteSession(Session):
             before, self._noticed = self._noticed, (server, text)
         if before is None or before[0] is server or before[1] != text:  # else another server has just said the same
             log.warning("%s", text)
+
+    def _void(self, server: RemoteServer, attempt: int) -> None:
+        endpoint = self._endpoint
+        if isinstance(endpoint, RemoteEndpoint):
+            endpoint.annul(attempt, self._servers.index(server))
 
     def _fenced(self, rank: int) -> None:
         self.on_fenced(rank)

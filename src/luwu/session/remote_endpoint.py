@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import queue
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ from luwu.control import control_pb2 as pb
 from luwu.control.client import ControlClient
 from luwu.control.links import LinkEndpoint, WorkerLink
 from luwu.core.division import Division
+from luwu.core.errors import LuwuError
 from luwu.core.protocols import HyperParameters, LossScale, Memory
 from luwu.session.decision import behind, check_ended_alike, decide, wait_for_decision
 
@@ -45,6 +46,8 @@ class RemoteEndpoint:
         self._asked_last: int | None = None
         self._report = ""  # that goes with the next vote
         self.trace_request: tuple[int, bool] = (0, False)
+        self._attempt = 0  # attempts that had ended before the one that began last
+        self._annuls: list[grpc.Future] = []  # calls that nobody waits for
         self._epochs: list[int] = []  # of the servers in the last attempt that was not given up before it began
 
     @property
@@ -89,9 +92,10 @@ class RemoteEndpoint:
         started = time.monotonic_ns()
         replies = self._finish([control.start("Begin", request) for control in self._controls])
         while late := behind([int(reply.ended) for reply in replies]):
-            self._annul(late)
+            self._end_behind(late, [int(reply.ended) for reply in replies])
             for server, call in [(server, self._controls[server].start("Begin", request)) for server in late]:
                 replies[server] = self._controls[server].finish(call)
+        self._attempt = int(replies[0].ended)
         self._data.count_wait(started, started)
         self.trace_request = int(replies[0].trace_records), bool(replies[0].trace_last)
         for server, reply in enumerate(replies):
@@ -164,7 +168,7 @@ class RemoteEndpoint:
         started = time.monotonic_ns()
         asked, calls = self._commits[handle]
         try:
-            end = self._decide(self._answers(calls))
+            end = self._decide(self._finish(calls))
             if end != pb.COMMITTED:
                 for push in self._last_pushes.values():
                     self._data.wait(push)  # else one that is late would belong to the next step
@@ -175,36 +179,31 @@ class RemoteEndpoint:
         finally:
             self._data.count_wait(asked, started)
 
-    def _annul(self, servers: Sequence[int]) -> None:
+    def annul(self, attempt: int, server: int) -> None:
+        """Tell the other servers that an attempt is void at one of them: there it may wait for the lost worker.
+
+        It sends messages and waits for nothing. Called in any thread.
+
+        Args:
+            attempt: number of attempts that had ended before it.
+            server: the server where it is void.
+        """
+        request = pb.DecideRequest(annuls=True, attempt=attempt)
+        with suppress(LuwuError):  # the session has ended, and its calls raise that
+            calls = [
+                control.start("Decide", request, patient=True)
+                for other, control in enumerate(self._controls)
+                if other != server
+            ]
+            self._annuls = [call for call in self._annuls if not call.done()] + calls  # else they would be cancelled
+
+    def _end_behind(self, servers: Sequence[int], ended: Sequence[int]) -> None:
         """End the attempt at some servers before anything was pulled: they are behind the others, see `behind`."""
         for server in servers:
-            request = pb.CommitRequest(roll_back=True, pushes=self._pushes[server])  # no push is missing then
-            vote = self._controls[server].start("Commit", request, patient=True)
-            self._tell([server], pb.DecideRequest(annuls=True))
-            self._controls[server].finish(vote)
-
-    def _answers(self, calls: Sequence[grpc.Future]) -> list[pb.CommitReply]:
-        """Return the servers' answers to a vote.
-
-        Once one of them says that the attempt is void, the others hear it: they may wait for the lost worker.
-        """
-        if len(calls) == 1:
-            return self._finish(calls)
-        answered: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for server, call in enumerate(calls):
-            call.add_done_callback(lambda _, server=server: answered.put(server))
-        replies: dict[int, pb.CommitReply] = {}
-        told: list[tuple[ControlClient, grpc.Future]] = []
-        while len(replies) < len(calls):
-            server = answered.get()
-            replies[server] = self._controls[server].finish(calls[server])
-            if replies[server].end == pb.VOID and not told:
-                request = pb.DecideRequest(annuls=True)
-                rest = [control for other, control in enumerate(self._controls) if other not in replies]
-                told = [(control, control.start("Decide", request, patient=True)) for control in rest]
-        for control, call in told:
-            control.finish(call)
-        return [replies[server] for server in range(len(calls))]
+            control = self._controls[server]
+            control.finish(control.start("Decide", pb.DecideRequest(annuls=True, attempt=ended[server])))
+            vote = pb.CommitRequest(roll_back=True, pushes=self._pushes[server])  # no push is missing then
+            control.finish(control.start("Commit", vote, patient=True))
 
     def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
         """Return the end of an attempt, once every server that waits for the decision knows it."""
@@ -215,7 +214,9 @@ class RemoteEndpoint:
         total = decision.squares
         # A negative sum of squares is a fault of a server; the norm is NaN then.
         self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
-        request = pb.DecideRequest(commits=decision.commits, squares=total, annuls=decision.annuls)
+        request = pb.DecideRequest(
+            commits=decision.commits, squares=total, annuls=decision.annuls, attempt=self._attempt
+        )
         asked = wait_for_decision(ends)
         check_ended_alike(decision, [(self._controls[server].url, end) for server, end in self._tell(asked, request)])
         return decision.end

@@ -37,6 +37,7 @@ class RemoteServer:
         on_end: called with the error that the session with this server ended with, unless it was closed.
         on_notice: called with what the server says about other workers.
         on_fenced: called with the rank of a worker whose session the server has ended.
+        on_void: called with the attempt that a lost worker has made void there, as `RemoteEndpoint.annul` takes it.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class RemoteServer:
         on_end: Callable[[LuwuError], None],
         on_notice: Callable[[RemoteServer, str], None],
         on_fenced: Callable[[int], None],
+        on_void: Callable[[RemoteServer, int], None],
     ) -> None:
         self.url = address.url
         self.job = 0
@@ -59,6 +61,7 @@ class RemoteServer:
         self._on_end = on_end
         self._on_notice = on_notice
         self._on_fenced = on_fenced
+        self._on_void = on_void
         self._topology: pb.Topology | None = None
         self._placed = threading.Event()  # the topology is there, or the session has ended
         self._udp: native.UdpPlace | None = None
@@ -68,14 +71,17 @@ class RemoteServer:
         """Join the server's run, and return its transport."""
         return self.control.join(worker_request(self._rank, self._workers), self._join)
 
-    def standing(self, jobs: Sequence[int]) -> Standing:
-        """Return the identity and the counts of the server's store. ``jobs``: `job` of all servers, in their order."""
-        reply = self.control.call("Standing", pb.StandingRequest(jobs=jobs))
-        return Standing(reply.uuid, tuple(reply.steps), reply.commit_points)
+    def standing(self, jobs: Sequence[int] = ()) -> Standing:
+        """Return the identity and the counts of the server's store.
 
-    def has_store(self, manifest: Manifest, jobs: Sequence[int]) -> bool:
-        """Return True where its store was made for this manifest. ``jobs``: see `standing`."""
-        request = pb.StandingRequest(manifest=manifest.to_json(), jobs=jobs)
+        ``jobs``: `job` of all servers, in their order, once they are known to have the parts of one job.
+        """
+        reply = self.control.call("Standing", pb.StandingRequest(jobs=jobs))
+        return Standing(reply.uuid, tuple(reply.steps), reply.commit_points, reply.opened)
+
+    def has_store(self, manifest: Manifest) -> bool:
+        """Return True where its store was made for this manifest."""
+        request = pb.StandingRequest(manifest=manifest.to_json())
         return bool(self.control.call("Standing", request).has_model)
 
     def attach(
@@ -86,9 +92,10 @@ class RemoteServer:
         switch: str,
         run: str,
         kept: Sequence[str],
+        jobs: Sequence[int],
     ) -> grpc.Future:
         """Begin to open its store for this manifest; `ControlClient.finish` waits for the pb.AttachReply."""
-        request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run)
+        request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run, jobs=jobs)
         if share.servers > 1:
             request.share.CopyFrom(pb.Share(servers=share.servers, uuid=share.uuid, step=share.step))
         if transport == "udp":
@@ -137,6 +144,8 @@ class RemoteServer:
                 self._on_notice(self, printable(event.notice.text))
             if event.notice.HasField("fenced"):
                 self._on_fenced(event.notice.fenced)
+            if event.notice.HasField("void_attempt"):
+                self._on_void(self, event.notice.void_attempt)
 
     def _fail(self, error: LuwuError) -> None:
         self._placed.set()

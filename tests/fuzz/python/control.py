@@ -189,7 +189,7 @@ class _Run:
         return None if pushes else (int(not roll_back), 0.5)
 
     def decide(
-        self, worker: Worker, commits: bool | None, squares: float | None, goes_on: Any
+        self, worker: Worker, ended: int, commits: bool | None, squares: float | None, goes_on: Any
     ) -> tuple[int, float | None]:
         return (pb.VOID if commits is None else int(commits)), squares
 

@@ -130,6 +130,7 @@ def test_one_input(data: bytes) -> None:
         lambda error: None,
         lambda server, text: None,
         lambda rank: None,
+        lambda server, attempt: None,
     )
     server.control._stub = stub = _Stub(given)  # type: ignore[assignment]
     try:
@@ -138,9 +139,9 @@ def test_one_input(data: bytes) -> None:
         stub.joined.set()
         server.control._thread.join()
         server.control._error = None  # the watch is over; go on as if it were not
-        standing = allowing(LuwuError, lambda: server.standing(()))
+        standing = allowing(LuwuError, lambda: server.standing((1, 2)))
         assert standing is None or all(step >= 0 for step in standing.steps)
-        allowing(LuwuError, lambda: server.has_store(MANIFEST, ()))
+        allowing(LuwuError, lambda: server.has_store(MANIFEST))
         attached = allowing(LuwuError, lambda: server.control.call("Attach", pb.AttachRequest()))
         if attached is not None:
             place = allowing(LuwuError, lambda: server.place(attached))
