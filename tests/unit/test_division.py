@@ -119,6 +119,17 @@ def test_stores_that_do_not_belong_together_are_named(standings, message) -> Non
         share_out([Standing(*standing) for standing in standings], URLS[: len(standings)])
 
 
+def test_a_worker_that_comes_to_a_run_must_name_its_servers_also_where_they_are_empty() -> None:
+    """A fresh run has been opened at no step, and a server that is none of its own has no store at all."""
+    first, second = Standing(FIRST, (), under_way=True), Standing(SECOND, (), under_way=True)
+    stranger = Standing(uuid.uuid4().hex, ())
+    require_one_job([first, second], URLS[:2])
+    for standings in ([second, first], [first, stranger], [first, second, stranger]):
+        with pytest.raises(ManifestMismatchError, match=r"is not part \d of"):
+            require_one_job(standings, URLS[: len(standings)])
+    require_one_job([Standing(FIRST, ()), stranger], URLS[:2])  # the run has not begun: the server takes the part
+
+
 def test_urls_of_several_servers() -> None:
     assert [server.url for server in parse_urls("luwu://a:1,b,[::1]:2")] == [
         "luwu://a:1",

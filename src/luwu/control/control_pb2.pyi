@@ -268,18 +268,18 @@ class StandingRequest(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., jobs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StandingReply(_message.Message):
-    __slots__ = ("uuid", "steps", "has_model", "commit_points", "opened")
+    __slots__ = ("uuid", "steps", "has_model", "commit_points", "under_way")
     UUID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     HAS_MODEL_FIELD_NUMBER: _ClassVar[int]
     COMMIT_POINTS_FIELD_NUMBER: _ClassVar[int]
-    OPENED_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     steps: _containers.RepeatedScalarFieldContainer[int]
     has_model: bool
     commit_points: str
-    opened: bool
-    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ..., commit_points: _Optional[str] = ..., opened: bool = ...) -> None: ...
+    under_way: bool
+    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ..., commit_points: _Optional[str] = ..., under_way: bool = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("servers", "uuid", "step")

@@ -40,14 +40,14 @@ class Standing:
     """A server's store before it is opened: ``uuid``, and committed ``steps`` it can be opened at, newest first.
 
     Without steps it has no first values, and perhaps is not there yet. ``commit_points``: the steps that its server
-    puts on the disk, in words that are equal where the steps are. ``opened``: a run of several servers has it open, and
-    ``steps`` is the one that it was opened at.
+    puts on the disk, in words that are equal where the steps are. ``under_way``: a run of several servers has it, all
+    of whose workers have come.
     """
 
     uuid: str
     steps: tuple[int, ...]
     commit_points: str = ""
-    opened: bool = False
+    under_way: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def require_one_job(standings: Sequence[Standing], urls: Sequence[str]) -> None:
         ManifestMismatchError: stores of different jobs, in another order, or of a job with fewer servers.
     """
     names = name_parts(standings[0].uuid, len(standings))
-    under_way = any(standing.opened for standing in standings)
+    under_way = any(standing.under_way for standing in standings)
     for number, (standing, name) in enumerate(zip(standings, names, strict=True)):
         if (standing.steps or under_way) and standing.uuid != name:
             raise ManifestMismatchError(

@@ -236,10 +236,11 @@ class NetworkServer:
         One of several servers opens its store at a step that all have. A worker that comes later must name the same
         one, although the store is further by then.
         """
-        share = self._runs.run.opened_share
+        run = self._runs.run
+        share = run.opened_share
         if share is None:
             return standing_of(folders, new_uuid, commit_points)
-        return Standing(share.uuid, () if share.step is None else (share.step,), commit_points, opened=True)
+        return Standing(share.uuid, () if share.step is None else (share.step,), commit_points, run.under_way)
 
     def _tell_workers(self, text: str) -> None:
         log.warning("%s", text)

@@ -185,7 +185,7 @@ class NetworkService(ControlService[Any]):
             steps=standing.steps,
             has_model=has_model,
             commit_points=standing.commit_points,
-            opened=standing.opened,
+            under_way=standing.under_way,
         )
 
     def attach(self, caller: Any, request: pb.AttachRequest) -> Attached:

@@ -193,6 +193,12 @@ class Run(Membership[NetworkCore]):
             )
 
     @property
+    def under_way(self) -> bool:
+        """True once all workers have been there together, and the store has first values."""
+        with self._changed:
+            return self._gathered and self._first_values
+
+    @property
     def opened_share(self) -> Share | None:
         """This server's share of the job, where it is one of several and has its store open; else None."""
         share = self._share

@@ -77,7 +77,7 @@ class RemoteServer:
         ``jobs``: `job` of all servers, in their order, once they are known to have the parts of one job.
         """
         reply = self.control.call("Standing", pb.StandingRequest(jobs=jobs))
-        return Standing(reply.uuid, tuple(reply.steps), reply.commit_points, reply.opened)
+        return Standing(reply.uuid, tuple(reply.steps), reply.commit_points, reply.under_way)
 
     def has_store(self, manifest: Manifest) -> bool:
         """Return True where its store was made for this manifest."""
