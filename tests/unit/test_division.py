@@ -8,7 +8,7 @@ import pytest
 from tests.integration.fabric_worker import small_manifest
 
 from luwu.control.address import parse_urls
-from luwu.core.division import PIECE_STEP, Piece, Share, Standing, cut_segments, divide, share_out
+from luwu.core.division import PIECE_STEP, Piece, Share, Standing, cut_segments, divide, require_one_job, share_out
 from luwu.errors import ConfigError, ManifestMismatchError
 from luwu.store.settings import DiskSettings
 
