@@ -158,7 +158,7 @@ class Course:
         victim.process.kill()
         victim.process.wait()
         self.wait_for(other.last_step + 1)
-        # The store closes with the run. Servers may differ: what is void at one before all began is not at another.
+        # The store closes with the run. Servers may differ for a moment, until each has heard of a void attempt.
         self.found.voided = max(int(members.stats()["voided"]) for members in self._members)
         first = min(self.now[rank].steps)
         self.wait_for(first)

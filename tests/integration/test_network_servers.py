@@ -226,7 +226,7 @@ def test_servers_that_do_not_belong_together_are_refused(tmp_path: Path) -> None
         first, second = named
         assert "name the same servers in the same order" in refusal(url_of(second, first))
         assert "name the same servers in the same order" in refusal(url_of(first, others[1]))
-        assert "made for another model" in refusal(first.url)
+        assert "is that of one of several servers, and this one was named alone" in refusal(first.url)
         assert "is not part 3 of 3" in refusal(url_of(first, second, others[0]))
         train(remote(url_of(*named), WORKERS), WORKERS, lambda worker: worker.step())
         assert step_of(url_of(*named)) == 2

@@ -260,7 +260,7 @@ class ControlClient(OfThisProcess):
                 elif event.HasField("failure"):
                     self._end(error_named(event.failure.error, ServerError)(event.failure.message))
                 elif event.HasField("closing"):
-                    self._end(ServerError(event.closing.message))
+                    self._end(ServerError(event.closing.message.replace("the server", f"the server at {self.url}", 1)))
                 else:
                     self._on_event(event)
         except grpc.RpcError as broken:

@@ -86,6 +86,12 @@ class Manifest:
     optimizer: str = DEFAULT_OPTIMIZER
     whole_masters: bool = False
 
+    @property
+    def is_part(self) -> bool:
+        """True where it has parts of blocks alone: it is that of one of several servers."""
+        ends = [max(parameter.offset + parameter.numel for parameter in block.parameters) for block in self.blocks]
+        return any(block.first > 0 or block.elements < end for block, end in zip(self.blocks, ends, strict=True))
+
     def dtype_of(self, block: BlockManifest) -> str:
         """Return the dtype of a block's parameters and gradients."""
         return block.dtype or self.dtype

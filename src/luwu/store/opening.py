@@ -86,6 +86,11 @@ def open_store(
                 "luwu.parallelize(optimizer=...), or another folder (nothing was changed)"
             )
         difference = first_difference(manifest, identity.manifest, with_chunks=with_chunks)
+        if difference is not None and identity.manifest.is_part and not manifest.is_part:
+            raise ManifestMismatchError(
+                f"the store at {folders[0]} is that of one of several servers, and this one was named alone; name all "
+                "servers of the job, in the same order as when the stores were made (nothing was changed)"
+            )
         if difference is not None:
             raise ManifestMismatchError(
                 f"the store at {folders[0]} was made for another model: {difference}; "
