@@ -132,7 +132,7 @@ def test_a_server_that_is_stopped_tells_its_workers(tmp_path: Path) -> None:
             worker = NumpyWorker(session, small_manifest())
             worker.step()
             assert server.stop() == 0
-            with pytest.raises(ServerError, match=r"the server at luwu://127\.0\.0\.1:\d+ was stopped; the store stands at step 1"):
+            with pytest.raises(ServerError, match=r"the server at luwu://.* was stopped; the store stands at step 1"):
                 while True:
                     worker.step()
 

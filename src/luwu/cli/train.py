@@ -46,7 +46,10 @@ def train(
     new_run: Annotated[
         bool, typer.Option("--new-run", help="start a new run at step 0 from the weights of another run's store")
     ] = False,
-    server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT, or several with commas: train on these servers, start none here")] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="luwu://HOST:PORT, or several with commas: train on these servers, start none here"),
+    ] = None,
     standby: Annotated[
         str | None, typer.Option(help="luwu://HOST:PORT of that server's standby: go on there once it has taken over")
     ] = None,
