@@ -66,7 +66,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    count = options.size(1_000_000, quick=200_000, check=2_000)
+    count = options.size(1_000_000, quick=200_000, check=10_000)
     removals = options.size(REMOVALS, quick=REMOVALS[:3], check=REMOVALS[:1])
     controlled = options.effort(CONTROLLED_HISTORIES, check=500)
 

@@ -219,16 +219,13 @@ Actions Machine::decide(bool commits, double squares) {
 
 Actions Machine::annul(std::uint64_t ended) {
     if (state_.failed() || !state_.rules.prepares || ended != state_.progress.ended()) return take();
-    if (state_.stage == Stage::prepared) {
-        state_.stage = stage_after(state_.stage, StageEvent::decide);
-        state_.verdict = Verdict::lost;
-        try_end();
-    } else if (state_.stage == Stage::closing) {
-        state_.verdict = Verdict::lost;
-        try_end();
-    } else if (state_.stage == Stage::collecting) {
+    if (state_.stage == Stage::collecting) {
         abandon(Verdict::lost);
         try_close();
+    } else if (state_.stage == Stage::closing || state_.stage == Stage::prepared) {
+        if (state_.stage == Stage::prepared) state_.stage = stage_after(state_.stage, StageEvent::decide);
+        state_.verdict = Verdict::lost;
+        try_end();
     }
     return take();
 }
