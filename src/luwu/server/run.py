@@ -174,12 +174,12 @@ class Run(Membership[NetworkCore]):
 
     def agree(self, terms: Terms) -> None:
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
-        self.agree_on_jobs(terms.jobs)
         with self._changed:
-            self._jobs = terms.jobs
+            self._jobs = self._jobs or terms.jobs
             expected = self._terms = self._terms or terms
             if expected.kept:
                 self.vacancies.seconds = 0.0
+        self.agree_on_jobs(terms.jobs)
         if terms.share != expected.share:
             raise ConfigError(
                 f"servers: expected {expected.share} as of the workers before, found {terms.share}; "
