@@ -208,7 +208,7 @@ def serving(
                 transport="udp" if transport.startswith("UDP") else "tcp",
             )
             servers.append(stack.enter_context(NetworkServer(settings, Credentials(KEY.encode()), timeouts)))
-        yield "luwu://" + ",".join(server.url.removeprefix("luwu://") for server in servers), servers
+        yield ",".join(server.url for server in servers), servers
 
 
 def play(transport: str, folder: Path, settings: dict[str, Any], kills: int) -> Found:

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kit.removals import ROOT, after, compile_commands, link_command, require_once, run
-from kit.step_rules import REMOVALS, Removal
+from kit.step_removal import Removal
+from kit.step_rules import REMOVALS
 
 STEP = ROOT / "native/step"
 _TARGET = "luwu_step_machine"

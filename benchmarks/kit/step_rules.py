@@ -5,18 +5,8 @@ A removal is a piece of a file of `native/step`, which stands there once, and wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Removal:
-    """A rule: the file that has it, its code, and the code without it."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-
+from kit.step_removal import Removal
+from kit.step_rules_last_word import LAST_WORD
 
 REMOVALS = (
     Removal(
@@ -123,33 +113,6 @@ REMOVALS = (
     Removal(
         "the first decision counts", "machine.cc", "if (state_.failed() || state_.stage != Stage::prepared) return",
         "if (state_.failed() || (state_.stage != Stage::prepared && state_.stage != Stage::recording)) return",
-    ),
-    Removal(
-        "a server that is alone makes no attempt void because of another", "machine.cc",
-        "if (state_.failed() || !state_.rules.prepares || ended", "if (state_.failed() || ended",
-    ),
-    Removal(
-        "a last word is of the attempt that it names", "machine.cc",
-        " || ended != state_.progress.ended()) return take();", ") return take();",
-    ),
-    Removal(
-        "a prepared attempt can be void elsewhere", "machine.cc",
-        "state_.stage == Stage::closing || state_.stage == Stage::prepared) {", "state_.stage == Stage::closing) {",
-    ),
-    Removal(
-        "so can one that is being prepared", "machine.cc",
-        "(state_.stage == Stage::closing || state_.stage == Stage::prepared) {", "(state_.stage == Stage::prepared) {",
-    ),
-    Removal(
-        "one server of several waits for the last word on a step that it rolls back", "machine_end.cc",
-        "const bool asks = state_.rules.prepares && !decided &&", "const bool asks = false &&",
-    ),
-    Removal(
-        "a void attempt waits for none", "machine_end.cc", "!decided && state_.verdict != Verdict::lost;", "!decided;",
-    ),
-    Removal(
-        "a run fails where nobody is left who has the last word", "machine_end.cc",
-        "if (state_.failed() || state_.stage != Stage::prepared || !state_.members.all_absent()) return;", "return;",
     ),
     Removal(
         "squares that are not finite roll a step back", "machine.cc", "if (!commits || !finite)", "if (!commits)",
@@ -411,4 +374,5 @@ REMOVALS = (
         "a block is not taken back while it is written", "machine.cc",
         "must(!is_being_written(state_.blocks[block].stage),", "must(true,",
     ),
+    *LAST_WORD,
 )  # fmt: skip

@@ -160,7 +160,7 @@ class Run:
         call.answer(Standing(self.world.uuids[self.server.number], steps))
 
     def _attach(self, call: Call, rank: int, step: int | None, runs: tuple[int, ...]) -> None:
-        self._runs = runs
+        self._runs = self._runs or runs
         if self.executor is None:
             disk = self.server.disk
             disk.open_at(disk.current.counts.step if step is None else step)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.jobs.reference import Counts, require
 from luwu.core.division import require_one_job
 from luwu.core.protocols import COMMITTED, VOID
+from luwu.session.decision import wait_for_decision
 
 if TYPE_CHECKING:
     from harness.jobs.server import Server
@@ -164,7 +165,7 @@ class Worker:
         yield votes
         ends, squares = zip(*(call.result for call in votes), strict=True)
         decision = rules.decide(ends, squares)
-        told = [world.servers[number] for number in rules.wait_for_decision(ends)]
+        told = [world.servers[number] for number in wait_for_decision(ends)]
         if decision.annuls:
             decides = [Call(self, server, "annul", self._ended) for server in told]
         else:

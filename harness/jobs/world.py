@@ -11,7 +11,7 @@ from harness.jobs.reference import Counts, Reference, Shape, require
 from harness.jobs.server import UUID, Server
 from harness.jobs.worker import Worker
 from luwu.core.division import Share, Standing, name_parts, share_out
-from luwu.session.decision import Decision, behind, decide, wait_for_decision
+from luwu.session.decision import Decision, behind, decide
 
 FAULTS = 6
 """Most faults in a history. After them it must come to its end."""
@@ -37,7 +37,6 @@ class Rules:
     waits_for_decides = True
     syncs_records = True
     flushes = True
-
     runs_end_together = True
     tells_void_attempts = True
     gathers_again = False
@@ -45,10 +44,6 @@ class Rules:
     def decide(self, ends: Sequence[int], squares: Sequence[float | None]) -> Decision:
         """Decide on a step for all servers."""
         return decide(ends, squares)
-
-    def wait_for_decision(self, ends: Sequence[int]) -> list[int]:
-        """Return the servers that are told the decision."""
-        return wait_for_decision(ends)
 
     def behind(self, ended: Sequence[int]) -> list[int]:
         """Return the servers whose attempt a worker that begins must make void first."""

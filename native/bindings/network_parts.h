@@ -55,20 +55,24 @@ void bind_last_word(nanobind::class_<Self>& type, Core core) {
     type.def(
             "decide",
             [core](Self& self, std::uint32_t worker, std::uint64_t ended, bool commits, std::optional<double> squares) {
-                core(self).last_word(worker, ended).decide(commits, squares.value_or(pipeline::kNoSquares));
+                core(self).last_word(worker).decide(ended, commits, squares.value_or(pipeline::kNoSquares));
             },
             "worker"_a, "ended"_a, "commits"_a, "squares"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
-            "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. The "
-            "first call counts.")
+            "Commits or rolls back the attempt that follows `ended` others, if it waits for that; with clipping, "
+            "squares "
+            "is the sum over all servers. The first call counts.")
         .def(
-            "annul", [core](Self& self, std::uint64_t ended) { core(self).last_word(0, ended).annul(); }, "ended"_a,
-            nb::call_guard<nb::gil_scoped_release>(),
-            "Makes the attempt that a worker is in void, because that of another server is.")
+            "annul",
+            [core](Self& self, std::uint32_t worker, std::uint64_t ended) {
+                core(self).last_word(worker).annul(ended);
+            },
+            "worker"_a, "ended"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "Makes the attempt that follows `ended` others void, because that of another server is.")
         .def(
             "wait_ended",
             [core](Self& self, std::uint32_t worker, double at_most_seconds) {
                 const auto at_most = milliseconds("at_most_seconds", at_most_seconds);
-                return make_ending(core(self).last_word(worker, 0).wait(at_most));
+                return make_ending(core(self).last_word(worker).wait(at_most));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
             "The end of the worker's attempt, as wait_commit has it; None when that takes longer.");

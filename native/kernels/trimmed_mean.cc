@@ -1,6 +1,5 @@
 #include "kernels/trimmed_mean.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "kernels/gather.h"

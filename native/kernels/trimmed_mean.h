@@ -12,9 +12,14 @@ namespace luwu::kernels {
 /// The most workers whose gradients are trimmed.
 inline constexpr std::size_t kMostTrimmed = 64;
 
+/// True where so many workers' values can be without the `trims` smallest and largest.
+[[nodiscard]] constexpr bool can_trim(std::size_t workers, std::size_t trims) {
+    return workers > 2 * trims && workers <= kMostTrimmed;
+}
+
 /// Writes to `out`, for each of `elements`, the mean of the workers' values in float32 without the `trims` smallest and
-/// the `trims` largest of them; of at most kMostTrimmed workers, and more than twice `trims`. Values that are not a
-/// number count as positive infinity. `out` must not overlap any buffer. The gradients' scale is not used.
+/// the `trims` largest of them, where can_trim(). Values that are not a number count as positive infinity. `out` must
+/// not overlap any buffer. The gradients' scale is not used.
 void trimmed_mean(float* out, const Gradients& gradients, std::size_t trims, std::size_t elements);
 
 }  // namespace luwu::kernels

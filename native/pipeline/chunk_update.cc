@@ -17,7 +17,7 @@ constexpr std::uint64_t kTileElements = 8192;
 static_assert(kTileElements % kernels::kCellElements == 0);
 
 // Several workers' gradients, of which the outermost values are left out.
-bool trims(const ChunkUpdate& update) { return update.trims > 0 && update.gradients.size() > 1; }
+bool is_trimmed(const ChunkUpdate& update) { return update.trims > 0 && update.gradients.size() > 1; }
 
 // The workers' buffers from an element on.
 class Buffers {
@@ -53,7 +53,7 @@ class Updater {
             state_[plane] = update.states + update.place->plane_offset(plane);
             coded_ = coded_ || (codes_[plane] != StateCode::float32 && codes_[plane] != StateCode::remainder);
         }
-        if (trims(update)) average_.resize(kTileElements);
+        if (is_trimmed(update)) average_.resize(kTileElements);
         segment_ = std::upper_bound(update.segments.begin(), update.segments.end(), update.place->first_element,
                                     [](std::uint64_t element, const Segment& s) { return element < s.end; });
     }
@@ -100,7 +100,7 @@ class Updater {
         const Buffers buffers(update_, first);
         kernels::Gradients gradients = buffers.gradients();
         const void* average = average_.data();
-        if (trims(update_)) {
+        if (is_trimmed(update_)) {
             kernels::trimmed_mean(average_.data(), gradients, update_.trims, elements);
             gradients = {&average, 1, kernels::Dtype::float32, update_.scale};
         }
@@ -205,7 +205,7 @@ class Updater {
 
 double keep_chunk(const ChunkUpdate& update, void* kept) {
     const std::uint64_t elements = update.place->elements;
-    if (!trims(update)) return kernels::keep_gradients(kept, Buffers(update, 0).gradients(), elements);
+    if (!is_trimmed(update)) return kernels::keep_gradients(kept, Buffers(update, 0).gradients(), elements);
     std::vector<float> average(kTileElements);
     const void* const buffer = average.data();
     double squares = 0;

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/keep.h"
 #include "pipeline/executor.h"
 #include "pipeline/gradients.h"
 #include "pipeline/optimizers.h"

@@ -4,16 +4,16 @@
 
 namespace luwu::pipeline {
 
-void LastWord::decide(bool commits, double squares) {
+void LastWord::decide(std::uint64_t ended, bool commits, double squares) {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
-    if (shared.step().progress.ended() == ended_) executor_->tell(shared.machine.decide(commits, squares));
+    if (shared.step().progress.ended() == ended) executor_->tell(shared.machine.decide(commits, squares));
 }
 
-void LastWord::annul() {
+void LastWord::annul(std::uint64_t ended) {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
-    executor_->tell(shared.machine.annul(ended_));
+    executor_->tell(shared.machine.annul(ended));
 }
 
 std::optional<Outcome> LastWord::wait(std::chrono::milliseconds at_most) {
@@ -24,7 +24,7 @@ std::optional<Outcome> LastWord::wait(std::chrono::milliseconds at_most) {
     executor_->shared.changed.wait_for(lock, at_most, [&] { return over() || shared.failed(); });
     if (shared.failed()) throw Error(*shared.step().failure);
     if (!over()) return std::nullopt;
-    return Outcome{true, shared.step().last_end.end, shared.step().last_end.squares};
+    return outcome_of(shared.step().last_end);
 }
 
 }  // namespace luwu::pipeline

@@ -14,15 +14,16 @@ class Executor;
 
 class LastWord {
   public:
-    // `ended`: attempts that had ended before this one. Where the server is in another one, nothing happens.
-    LastWord(Executor& executor, std::uint32_t worker, std::uint64_t ended)
-        : executor_(&executor), worker_(worker), ended_(ended) {}
+    LastWord(Executor& executor, std::uint32_t worker) : executor_(&executor), worker_(worker) {}
+
+    // `ended`: attempts that had ended before the one that the word is on. Where the server is in another one, nothing
+    // happens.
 
     // Commits or rolls back a step whose votes were answered. With clipping, `squares` is the sum over all servers. The
     // first call of all workers counts.
-    void decide(bool commits, double squares = kNoSquares);
+    void decide(std::uint64_t ended, bool commits, double squares = kNoSquares);
     // The attempt is void, because that of another server is: step::Machine::annul.
-    void annul();
+    void annul(std::uint64_t ended);
     // The end of the attempt that the worker voted on last, once it is over; at once where the worker waits for none.
     // Nothing when it takes longer. Throws what failed the run.
     [[nodiscard]] std::optional<Outcome> wait(std::chrono::milliseconds at_most);
@@ -30,7 +31,6 @@ class LastWord {
   private:
     Executor* executor_;
     std::uint32_t worker_;
-    std::uint64_t ended_;
 };
 
 }  // namespace luwu::pipeline

@@ -12,8 +12,6 @@ namespace luwu::pipeline {
 
 namespace {
 
-Outcome outcome_of(const step::Ending& ending) { return {true, ending.end, ending.squares}; }
-
 // Null where the first action is another, or there is none.
 template <class Kind>
 const Kind* first(const step::Actions& actions) {
@@ -149,7 +147,7 @@ std::optional<Outcome> Pipeline::wait_for_end(std::uint32_t worker, std::chrono:
     return std::nullopt;
 }
 
-LastWord Pipeline::last_word(std::uint32_t worker, std::uint64_t ended) { return {*executor_, worker, ended}; }
+LastWord Pipeline::last_word(std::uint32_t worker) { return {*executor_, worker}; }
 
 void Pipeline::epoch_begun() {
     const std::lock_guard lock(executor_->shared.mutex);

@@ -61,7 +61,7 @@ class Pipeline {
     // not voted since it joined, and the error that failed the run.
     [[nodiscard]] std::optional<Outcome> wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most);
     // One of several servers: the worker's decision on an attempt that was answered, or is void elsewhere.
-    [[nodiscard]] LastWord last_word(std::uint32_t worker, std::uint64_t ended);
+    [[nodiscard]] LastWord last_word(std::uint32_t worker);
     // With one stream, after on_given_up: what was under way from the workers has been dropped, or pushed here.
     void epoch_begun();
     // Returns when every step that was answered is on the disk; an error where one of them never will be.

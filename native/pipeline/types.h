@@ -66,6 +66,7 @@ struct Outcome {
     std::int64_t value = 0;       // pull: offset in the window; vote and decide: a StepEnd
     double squares = kNoSquares;  // vote and decide: step::Ending
 };
+[[nodiscard]] inline Outcome outcome_of(const step::Ending& ending) { return {true, ending.end, ending.squares}; }
 using Reply = std::function<void(Outcome)>;
 
 // The failure of a run whose server is closed.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/convert.h"
+#include "kernels/trimmed_mean.h"
 #include "pipeline/chunk_update.h"
 #include "store/aligned_buffer.h"
 
@@ -88,6 +89,12 @@ UpdateRate measure_update(const UpdateProbe& probe) {
                     "thread; found " +
                         std::to_string(probe.workers) + " workers, " + std::to_string(probe.threads) + " threads and " +
                         std::to_string(probe.elements) + " elements");
+    }
+    if (probe.trims > 0 && !kernels::can_trim(probe.workers, probe.trims)) {
+        throw Error(ErrorKind::invalid, "the values of " + std::to_string(probe.workers) +
+                                            " workers cannot be without " + std::to_string(probe.trims) +
+                                            " at each end; run more workers, at most " +
+                                            std::to_string(kernels::kMostTrimmed));
     }
     const store::Layout layout = layout_of(probe);
     const Memory memory(layout, probe);

@@ -12,7 +12,7 @@ void Machine::try_end() {
     const bool decided = state_.stage == Stage::decided;
     if (state_.failed() || state_.busy_blocks > 0 || (state_.stage != Stage::closing && !decided)) return;
     if (state_.is_void()) {
-        // Where it counts, it counts on all servers: whether it does is decided when all are known to have ended it.
+        // A rolled-back attempt counts at all servers or at none: the last word on it comes when all have ended it.
         const bool asks = state_.rules.prepares && !decided && state_.verdict != Verdict::lost;
         return asks ? prepare(state_.ending_of_void()) : take_back_all();
     }

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.integration.forked import programs
-from tests.integration.test_lost_workers import LOST_IN, PROGRAM, run_of
-from tests.integration.udp import udp_server
+from tests.integration.test_lost_workers import LOST_IN, PROGRAM, TWO_SERVERS, TWO_SERVERS_UDP, run_of, serve
 
 from harness.network.namespaces import wait_until
-from luwu.control.timeouts import Timeouts
-from luwu.server.network import NetworkServer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,30 +37,24 @@ def program(width: int) -> str:
     )
 
 
-@contextmanager
-def two_servers(folder: Path, transport: str) -> Iterator[tuple[str, list[NetworkServer]]]:
-    settings = {"worker_return_seconds": 120, "transport": transport}
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(udp_server(folder / f"store-{number}", 2, Timeouts(look_seconds=0.1), **settings))
-            for number in range(2)
-        ]
-        yield "luwu://" + ",".join(server.url.removeprefix("luwu://") for server in servers), servers
-
-
 @pytest.mark.parametrize(
     ("transport", "width", "place"),
-    [("tcp", LARGE, "before"), ("tcp", LARGE, "forward"), ("tcp", 64, "before"), ("udp", 64, "before")],
+    [
+        (TWO_SERVERS, LARGE, "before"),
+        (TWO_SERVERS, LARGE, "forward"),
+        (TWO_SERVERS, 64, "before"),
+        (TWO_SERVERS_UDP, 64, "before"),
+    ],
 )
 def test_the_second_server_does_not_wait_for_a_worker_that_waits_for_the_first(
     transport: str, width: int, place: str, tmp_path: Path
 ) -> None:
     """The other worker begins the attempt after the loss, or has begun it: it gets to its vote, and both go on."""
     with programs(program(width), tmp_path) as started:
-        with two_servers(tmp_path / "calm", transport) as (url, _):
+        with serve(transport, tmp_path / "calm") as (url, _):
             calm = [started.start(rank, url=url, place="-", limit=0.0) for rank in range(2)]
             expected = [worker.lines() for worker in calm]
-        with two_servers(tmp_path / "disturbed", transport) as (url, servers):
+        with serve(transport, tmp_path / "disturbed") as (url, servers):
             stays = started.start(0, url=url, place=place, limit=0.0)
             lost = started.start(1, url=url, place="-", limit=0.0, half=True)
             before = stays.lines_until_pause()

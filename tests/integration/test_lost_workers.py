@@ -94,7 +94,7 @@ def serve(
         servers = [stack.enter_context(udp_server(store, 2, timeouts, **settings)) for store in stores]
         for _ in range(switches):
             stack.enter_context(udp_switch(servers[0].url, "a", timeouts))
-        yield "luwu://" + ",".join(server.url.removeprefix("luwu://") for server in servers), servers
+        yield ",".join(server.url for server in servers), servers
 
 
 def run_of(server: LocalServer | NetworkServer) -> Membership[Any]:

@@ -221,8 +221,8 @@ class Rig {
         std::optional<pipeline::Outcome> ended;
         try {
             const pipeline::PipelineStats stats = pipeline_->stats();
-            auto last_word = pipeline_->last_word(0, stats.attempts + stats.voided);
-            last_word.decide(commits, squares);
+            auto last_word = pipeline_->last_word(0);
+            last_word.decide(stats.attempts + stats.voided, commits, squares);
             while (!ended) ended = last_word.wait(std::chrono::seconds(60));
         } catch (const Error&) {
             return -1;

@@ -52,4 +52,6 @@ TEST_CASE("updates are measured in whole chunks, for every optimizer and dtype")
     }
     CHECK_THROWS_AS(static_cast<void>(pipeline::measure_update({.threads = 0})), Error);
     CHECK_THROWS_AS(static_cast<void>(pipeline::measure_update({.workers = 0})), Error);
+    CHECK_THROWS_AS(static_cast<void>(pipeline::measure_update({.workers = 4, .trims = 2})), Error);
+    CHECK_THROWS_AS(static_cast<void>(pipeline::measure_update({.workers = 65, .trims = 1})), Error);
 }

@@ -134,8 +134,8 @@ class Job {
         }
         CHECK(commits == !spoil);
         for (std::uint32_t server = 0; server < kServers; ++server) {
-            auto last_word = servers_[server]->core().last_word(rank, ended[server]);
-            last_word.decide(commits);
+            auto last_word = servers_[server]->core().last_word(rank);
+            last_word.decide(ended[server], commits);
             const auto end = wait_for([&] { return last_word.wait(kLook); });
             CHECK(end == (commits ? pipeline::kCommitted : pipeline::kRolledBack));
         }

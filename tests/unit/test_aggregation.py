@@ -1,4 +1,4 @@
-"""How workers' gradients become one: the settings' text, and which runs have no such average."""
+"""The settings' text for one gradient of the workers', and the runs that have no such average."""
 
 from __future__ import annotations
 

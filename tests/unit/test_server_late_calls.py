@@ -55,8 +55,8 @@ class Core:
     def decide(self, rank: int, ended: int, commits: bool, squares: float | None) -> None:
         self.asked.append(("decide", rank))
 
-    def annul(self, ended: int) -> None:
-        self.asked.append(("annul", ended))
+    def annul(self, rank: int, ended: int) -> None:
+        self.asked.append(("annul", rank))
 
     def stats(self) -> dict[str, int | None]:
         return {"step": 3, "attempts": 3, "rolled_back": 0, "loss_scale": None, "good_steps": 0}

@@ -150,9 +150,9 @@ std::optional<pipeline::Outcome> ParameterServer::wait_for_end(std::uint32_t wor
     return pipeline_->wait_for_end(worker, at_most);
 }
 
-pipeline::LastWord ParameterServer::last_word(std::uint32_t worker, std::uint64_t ended) {
+pipeline::LastWord ParameterServer::last_word(std::uint32_t worker) {
     check_worker(worker, settings_.workers);
-    return pipeline_->last_word(worker, ended);
+    return pipeline_->last_word(worker);
 }
 
 std::uint64_t ParameterServer::take_snapshot() {

@@ -81,7 +81,7 @@ class ParameterServer {
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
     [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
                                                                 std::chrono::milliseconds at_most);
-    [[nodiscard]] pipeline::LastWord last_word(std::uint32_t worker, std::uint64_t ended);  // of one server of several
+    [[nodiscard]] pipeline::LastWord last_word(std::uint32_t worker);  // of one server of several
     void epoch_begun() { pipeline_->epoch_begun(); }
     void joined(std::uint32_t worker);                        // its pushes are counted from zero again
     void leave(std::uint32_t worker);                         // it will make no more steps

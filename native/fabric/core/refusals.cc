@@ -13,7 +13,7 @@ void check_worker(std::uint32_t worker, std::uint64_t workers) {
 void check_trims(std::uint32_t trims, std::uint32_t workers, bool one_stream) {
     if (trims == 0) return;
     if (one_stream) throw Error(ErrorKind::invalid, "trims: expected 0 where gradients come as one sum");
-    if (workers <= 2 * std::uint64_t{trims} || workers > kernels::kMostTrimmed) {
+    if (!kernels::can_trim(workers, trims)) {
         throw Error(ErrorKind::invalid, "trims: expected more than " + std::to_string(2 * std::uint64_t{trims}) +
                                             " workers and at most " + std::to_string(kernels::kMostTrimmed) +
                                             ", found " + std::to_string(workers));

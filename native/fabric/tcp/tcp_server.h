@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "fabric/core/abandoned_blocks.h"

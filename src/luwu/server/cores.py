@@ -77,7 +77,7 @@ class NetworkCore(Core, Protocol):
         """
         ...
 
-    def annul(self, ended: int) -> None:
+    def annul(self, worker: int, ended: int) -> None:
         """Make the attempt that follows ``ended`` others void, because that of another server is. Returns at once."""
         ...
 

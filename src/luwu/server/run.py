@@ -371,7 +371,7 @@ class Run(Membership[NetworkCore]):
         with self._noting_failure():
             with self.answering(worker), self.core() as core:
                 if commits is None:
-                    core.annul(ended)
+                    core.annul(worker.rank, ended)
                 else:
                     core.decide(worker.rank, ended, commits, squares)
             return self._wait(lambda core: core.wait_ended(worker.rank, self._look_seconds), goes_on)
