@@ -17,6 +17,7 @@ from tests.unit.network_serving import QUICK, join, serve, together, train
 import luwu
 from luwu.control import client as control
 from luwu.errors import ManifestMismatchError, ServerError, WorkerLostError
+from luwu.server.participants import Participant
 from luwu.store.run_record import Claim, RunRecord
 
 __all__ = ["serve"]  # a fixture
@@ -201,6 +202,28 @@ def test_a_server_that_is_closed_is_named_where_its_reason_comes_after_the_end_o
         server.close()
         with pytest.raises(ServerError, match=r"the server at luwu://.* was stopped"):
             worker.step()
+
+
+def test_a_server_that_is_closed_is_named_where_a_call_fails_before_its_reason_comes(serve, monkeypatch):
+    failed, tell = threading.Event(), Participant.tell
+
+    def tell_later(participant, event):
+        if event.HasField("closing"):
+            failed.wait(60)
+        tell(participant, event)
+
+    monkeypatch.setattr(Participant, "tell", tell_later)
+    server = serve()
+    with join(server) as session, ThreadPoolExecutor(1) as pool:
+        worker = train(session)
+        closed = pool.submit(server.close)
+        try:
+            with pytest.raises(ServerError, match=r"the server at luwu://.* was stopped"):
+                while True:
+                    worker.step()
+        finally:
+            failed.set()
+        closed.result(60)
 
 
 def test_the_others_learn_which_server_ended_a_worker_of_several_servers(serve):

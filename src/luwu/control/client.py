@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -260,7 +261,7 @@ class ControlClient(OfThisProcess):
                 elif event.HasField("failure"):
                     self._end(error_named(event.failure.error, ServerError)(event.failure.message))
                 elif event.HasField("closing"):
-                    self._end(ServerError(event.closing.message.replace("the server", f"the server at {self.url}", 1)))
+                    self._end(ServerError(self._with_address(event.closing.message)))
                 else:
                     self._on_event(event)
         except grpc.RpcError as broken:
@@ -280,7 +281,7 @@ class ControlClient(OfThisProcess):
     def _translated(self, error: grpc.RpcError, what: str) -> LuwuError:
         sent = error_from(error.trailing_metadata(), error.details() or "")
         if sent is not None:
-            return sent
+            return type(sent)(self._with_address(str(sent)))
         if error.code() in ENDED:
             self._hear_why()
         if self._error is not None:
@@ -291,6 +292,10 @@ class ControlClient(OfThisProcess):
             f"the server at {self.url} ended while {what} ({_reason(error)}); "
             "start it where it is down, and run again to resume at the last committed step"
         )
+
+    def _with_address(self, message: str) -> str:
+        """Add the server's address to a message that a server begins with itself: a worker may have several servers."""
+        return re.sub(r"^the server ", f"the server at {self.url} ", message)
 
     def _hear_why(self) -> None:
         """Wait for the server's reason on the watch, which may come after the end of a call."""
