@@ -1,11 +1,16 @@
 // Measurements of this machine's disk and memory, made by the server's own parts.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
 #include "pipeline/update_probe.h"
 #include "store/disk_probe.h"
+#include "store/numa.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -49,6 +54,12 @@ double measure_update(const std::string& optimizer, const std::string& dtype, st
     return static_cast<double>(found.elements) / found.seconds;
 }
 
+std::vector<std::vector<int>> numa_processors() {
+    std::vector<std::vector<int>> processors;
+    for (store::NumaNode& node : store::numa_nodes()) processors.push_back(std::move(node.processors));
+    return processors;
+}
+
 }  // namespace
 
 void bind_probes(nb::module_& module) {
@@ -66,6 +77,8 @@ void bind_probes(nb::module_& module) {
                "Elements a second that all threads update together in memory, whole chunks with their checksums; "
                "`verify`: of what was read from the disk, too; `trims`: values of the workers' gradients that are left "
                "out at each end.");
+    module.def("numa_processors", &numa_processors,
+               "The processors of each NUMA node that a server in this process divides its work among.");
 }
 
 }  // namespace luwu::bindings

@@ -14,9 +14,7 @@ namespace luwu::device {
 [[nodiscard]] std::optional<int> numa_node_of(std::string bus_id,
                                               const std::filesystem::path& devices = "/sys/bus/pci/devices");
 
-// Asks the system for pages of this node, and for huge ones, where the pages of this range are not there yet. Linux
-// keeps that with the file for memory that processes share, whose pages the first process to use them brings. For huge
-// pages there, /sys/kernel/mm/transparent_hugepage/shmem_enabled must say advise.
+// Asks the system for pages of this node, and for huge ones, where the pages of this range are not there yet.
 void place_near(std::span<std::byte> memory, std::optional<int> node);
 
 }  // namespace luwu::device

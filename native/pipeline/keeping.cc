@@ -18,13 +18,13 @@ void Keeping::plan() {
     const schedule::ResidencyPlan& plan = shared_.settings.plan;
     if (!shared_.step().clipping.keeps_gradients()) {
         const auto places = schedule::plan_tail(shared_.layout, plan, dtypes);
-        kept_ = std::make_unique<KeptGradients>(shared_.store, places, std::move(dtypes));
+        kept_ = std::make_unique<KeptGradients>(shared_.store, places, std::move(dtypes), shared_.settings.nodes);
         return;
     }
     try {
         const auto planned = schedule::plan_clipping(shared_.layout, plan, dtypes);
-        shared_.states = schedule::StateCache(shared_.layout, planned.plan);
-        kept_ = std::make_unique<KeptGradients>(shared_.store, planned.kept, std::move(dtypes));
+        shared_.states = schedule::StateCache(shared_.layout, planned.plan, shared_.settings.nodes);
+        kept_ = std::make_unique<KeptGradients>(shared_.store, planned.kept, std::move(dtypes), shared_.settings.nodes);
         if (shared_.step().rules.points_follow) {
             shared_.parts.points->plan(planned.plan.budget_bytes - planned.plan.total_bytes);
         }

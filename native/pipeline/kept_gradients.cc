@@ -10,30 +10,41 @@
 namespace luwu::pipeline {
 
 KeptGradients::KeptGradients(const store::ChunkStore& store, const schedule::KeptPlan& plan,
-                             std::vector<kernels::Dtype> dtypes)
+                             std::vector<kernels::Dtype> dtypes, const schedule::NodePlan& nodes)
     : layout_(store.layout()),
       dtypes_(std::move(dtypes)),
       entries_(layout_.chunks().size()),
       memory_(plan.pinned_bytes + plan.buffers * plan.buffer_bytes + store::kPage),
       file_bytes_(layout_.stripes(), 0) {
-    std::byte* next = memory_.data();
     for (std::size_t chunk = 0; chunk < entries_.size(); ++chunk) {
         const store::ChunkPlace& place = layout_.chunks()[chunk];
         if (!place.trainable) continue;
         Entry& entry = entries_[chunk];
         entry.bytes = schedule::kept_bytes(place, dtypes_[place.block]);
-        if (plan.pinned[chunk]) {
-            entry.pinned = true;
-            entry.memory = next;
-            next += entry.bytes;
-        } else if (plan.to_disk) {
-            entry.on_disk = true;
-            entry.offset = file_bytes_[place.stripe];
-            file_bytes_[place.stripe] += entry.bytes;
-        }
+        entry.pinned = plan.pinned[chunk];
+        if (entry.pinned || !plan.to_disk) continue;
+        entry.on_disk = true;
+        entry.offset = file_bytes_[place.stripe];
+        file_bytes_[place.stripe] += entry.bytes;
     }
+    std::byte* next = place_pinned(nodes);
+    nodes.place_between({next, memory_.data() + memory_.bytes()});
     for (std::uint32_t i = 0; i < plan.buffers; ++i, next += plan.buffer_bytes) free_buffers_.push_back(next);
     if (plan.buffers > 0 && plan.to_disk) files_ = store::make_scratch(store.folders());
+}
+
+std::byte* KeptGradients::place_pinned(const schedule::NodePlan& nodes) {
+    std::byte* next = memory_.data();
+    for (std::uint32_t node = 0; node < nodes.count(); ++node) {
+        std::byte* const begin = next;
+        for (std::size_t chunk = 0; chunk < entries_.size(); ++chunk) {
+            if (!entries_[chunk].pinned || nodes.of_chunk(chunk) != node) continue;
+            entries_[chunk].memory = next;
+            next += entries_[chunk].bytes;
+        }
+        nodes.place({begin, next}, node);
+    }
+    return next;
 }
 
 void KeptGradients::reserve() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "schedule/node_plan.h"
 #include "schedule/residency.h"
 #include "store/aligned_buffer.h"
 #include "store/chunk_store.h"
@@ -15,7 +16,8 @@ namespace luwu::pipeline {
 class KeptGradients {
   public:
     // `dtypes`: the kept gradients' dtype, per block.
-    KeptGradients(const store::ChunkStore& store, const schedule::KeptPlan& plan, std::vector<kernels::Dtype> dtypes);
+    KeptGradients(const store::ChunkStore& store, const schedule::KeptPlan& plan, std::vector<kernels::Dtype> dtypes,
+                  const schedule::NodePlan& nodes);
 
     // Takes the room on the disks, before anything is written. May be called again after Error(no_space).
     void reserve() const;
@@ -53,6 +55,8 @@ class KeptGradients {
         std::uint32_t checksum = 0;
         double squares = 0;
     };
+
+    std::byte* place_pinned(const schedule::NodePlan& nodes);  // each on its chunk's node; returns their end
 
     const store::Layout& layout_;
     std::vector<kernels::Dtype> dtypes_;

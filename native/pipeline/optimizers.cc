@@ -11,30 +11,25 @@ namespace luwu::pipeline {
 
 namespace {
 
-// Keeps every thread on one processor where there is one thread for each processor that this process may use. An update
-// then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for each
-// other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
-void spread_over_processors(std::vector<std::thread>& threads) {
+void bind(std::thread& thread, const std::vector<int>& processors) {
+    if (processors.empty()) return;
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-    if (CPU_COUNT(&allowed) != static_cast<int>(threads.size())) return;
-    std::size_t processor = 0;
-    for (std::thread& thread : threads) {
-        while (!CPU_ISSET(processor, &allowed)) ++processor;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(processor++, &one);
-        pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);  // a refusal changes speed only
-    }
+    CPU_ZERO(&allowed);
+    for (const int processor : processors) CPU_SET(static_cast<std::size_t>(processor), &allowed);
+    pthread_setaffinity_np(thread.native_handle(), sizeof allowed, &allowed);  // a refusal changes speed only
 }
 
 }  // namespace
 
+Optimizers::Optimizers(Shared& shared)
+    : shared_(shared), ready_(shared.settings.nodes.count()), queues_(shared.settings.nodes.count()) {}
+
 void Optimizers::start() {
-    for (std::uint32_t i = 0; i < shared_.settings.optimizer_threads; ++i) {
-        threads_.emplace_back([this] { loop(); });
+    const auto places = schedule::place_threads(shared_.settings.nodes.nodes, shared_.settings.optimizer_threads);
+    for (const schedule::ThreadPlace& place : places) {
+        threads_.emplace_back([this, node = place.node] { loop(node); });
+        bind(threads_.back(), place.processors);
     }
-    spread_over_processors(threads_);
 }
 
 void Optimizers::stop() {
@@ -42,54 +37,63 @@ void Optimizers::stop() {
         const std::lock_guard lock(shared_.mutex);
         stopping_ = true;
     }
-    ready_.notify_all();
+    for (std::condition_variable& ready : ready_) ready.notify_all();
     for (std::thread& thread : threads_) thread.join();
 }
 
 void Optimizers::add(const Work& work) {
     // Keeping a gradient is short, and the decision on its step waits for it.
-    work.kind == Work::Kind::keep ? queue_.push_front(work) : queue_.push_back(work);
-    ready_.notify_one();
+    const bool first = work.kind == Work::Kind::keep;
+    if (const auto node = queues_.add(shared_.settings.nodes.of_chunk(work.chunk), work, first)) {
+        ready_[*node].notify_one();
+    }
 }
 
 void Optimizers::drop_given_up() {
-    std::erase_if(queue_, [this](const Work& work) {
+    queues_.erase_if([this](const Work& work) {
         if (!shared_.step().given_up(shared_.place(work.chunk).block)) return false;
         shared_.parts.keeping->drop(work.chunk);
         return true;
     });
 }
 
-void Optimizers::loop() {
+std::optional<Work> Optimizers::wait_for_work(std::unique_lock<std::mutex>& lock, std::uint32_t node) {
+    while (!stopping_) {
+        if (const auto work = queues_.take(node)) return work;
+        queues_.begin_wait(node);
+        ready_[node].wait(lock);
+        queues_.end_wait(node);
+    }
+    return std::nullopt;
+}
+
+void Optimizers::loop(std::uint32_t node) {
     pthread_setname_np(pthread_self(), "luwu-5-update");
     std::unique_lock lock(shared_.mutex);
-    while (true) {
-        ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-        if (stopping_) return;
-        const auto [chunk, kind] = queue_.front();
-        queue_.pop_front();
-        const bool keeps = kind == Work::Kind::keep;
+    while (const auto work = wait_for_work(lock, node)) {
+        const std::uint32_t chunk = work->chunk;
+        const bool keeps = work->kind == Work::Kind::keep;
         if (shared_.step().is_void(shared_.place(chunk).block)) {
             if (keeps || shared_.step().clipping.speculates()) shared_.parts.keeping->give_up(chunk, !keeps);
             if (!keeps) shared_.parts.updates->chunk_updated(chunk, false);
             continue;
         }
         lock.unlock();
-        switch (kind) {
-            case Work::Kind::update:
-                shared_.parts.updates->update_one(chunk);
-                break;
-            case Work::Kind::keep:
-                shared_.parts.keeping->keep_one(chunk);
-                break;
-            case Work::Kind::seal:
-                shared_.parts.updates->seal_one(chunk);
-                break;
-            case Work::Kind::copy:
-                shared_.parts.points->copy_one(chunk);
-                break;
-        }
+        carry_out(*work);
         lock.lock();
+    }
+}
+
+void Optimizers::carry_out(const Work& work) {
+    switch (work.kind) {
+        case Work::Kind::update:
+            return shared_.parts.updates->update_one(work.chunk);
+        case Work::Kind::keep:
+            return shared_.parts.keeping->keep_one(work.chunk);
+        case Work::Kind::seal:
+            return shared_.parts.updates->seal_one(work.chunk);
+        case Work::Kind::copy:
+            return shared_.parts.points->copy_one(work.chunk);
     }
 }
 

@@ -1,13 +1,14 @@
-// The threads of step 5 and their queue.
+// The threads of step 5 and their queues, one for each NUMA node.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "pipeline/shared.h"
+#include "schedule/node_queues.h"
 
 namespace luwu::pipeline {
 
@@ -26,20 +27,23 @@ struct Work {
 
 class Optimizers {
   public:
-    explicit Optimizers(Shared& shared) : shared_(shared) {}
+    explicit Optimizers(Shared& shared);
     void start();
     void stop();  // takes the lock; what is in the queue is forgotten
 
     void add(const Work& work);
     void drop_given_up();  // and gives its buffers of kept gradients back
-    void drop_all() { queue_.clear(); }
+    void drop_all() { queues_.clear(); }
 
   private:
-    void loop();  // takes the lock
+    void loop(std::uint32_t node);  // takes the lock
+    // Returns the next work of a thread of this node; nothing: it is to end.
+    [[nodiscard]] std::optional<Work> wait_for_work(std::unique_lock<std::mutex>& lock, std::uint32_t node);
+    void carry_out(const Work& work);  // without the lock
 
     Shared& shared_;
-    std::condition_variable ready_;
-    std::deque<Work> queue_;
+    std::vector<std::condition_variable> ready_;  // per node
+    schedule::NodeQueues<Work> queues_;
     bool stopping_ = false;
     std::vector<std::thread> threads_;
 };

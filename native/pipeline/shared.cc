@@ -60,7 +60,7 @@ Shared::Shared(store::ChunkStore& store_, PipelineSettings settings_)
       machine(make_rules(layout, settings), store.committed()),
       pass(layout.block_count(), settings.streams()),
       window(settings.plan, pass),
-      states(layout, settings.plan),
+      states(layout, settings.plan, settings.nodes),
       room(settings.disk_full_wait),
       recorder(settings.tracing->recorder),
       initialised(store.initialised()) {}

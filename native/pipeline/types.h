@@ -9,6 +9,7 @@
 
 #include "pipeline/room.h"
 #include "pipeline/tracing.h"
+#include "schedule/node_plan.h"
 #include "schedule/residency.h"
 #include "step/ending.h"
 #include "step/settings.h"
@@ -31,6 +32,7 @@ using step::StepEnd;
 
 struct PipelineSettings {
     schedule::ResidencyPlan plan;
+    schedule::NodePlan nodes;
     std::byte* window = nullptr;  // plan.window_bytes, page aligned
     std::uint32_t workers = 1;
     bool one_stream = false;  // stream 0 has the pulls of all workers, and pushes the sum of their gradients

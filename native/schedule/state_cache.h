@@ -1,11 +1,12 @@
-// Chunks' states (header page, master, m, v) in memory: pinned ones, and a ring of buffers for the others. Not
-// thread-safe.
+// Chunks' states (header page, master, m, v) in memory: pinned ones, and a ring of buffers for the others. Each is on
+// its chunk's NUMA node; only where that has no buffer left is it on another. Not thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "schedule/node_plan.h"
 #include "schedule/residency.h"
 #include "store/aligned_buffer.h"
 
@@ -15,7 +16,7 @@ class StateCache {
   public:
     enum class State : std::uint8_t { absent, reading, ready, in_use };
 
-    StateCache(const store::Layout& layout, const ResidencyPlan& plan);
+    StateCache(const store::Layout& layout, const ResidencyPlan& plan, NodePlan nodes);
 
     [[nodiscard]] State state(std::uint32_t chunk) const { return entries_[chunk].state; }
     [[nodiscard]] std::byte* memory(std::uint32_t chunk) const { return entries_[chunk].memory; }
@@ -38,11 +39,16 @@ class StateCache {
         bool pinned = false;
         bool unverified = false;
         std::byte* memory = nullptr;
+        std::uint32_t memory_node = 0;  // a buffer's
     };
 
+    [[nodiscard]] bool take_buffer(std::uint32_t chunk);
+    void give_buffer_back(Entry& entry);
+
+    NodePlan nodes_;
     std::vector<Entry> entries_;
     store::AlignedBuffer memory_;
-    std::vector<std::byte*> free_buffers_;
+    std::vector<std::vector<std::byte*>> free_buffers_;  // per node
     std::vector<std::uint32_t> read_ahead_;  // rotating chunks reading or ready and not in use, oldest first
 };
 

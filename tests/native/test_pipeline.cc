@@ -97,6 +97,36 @@ TEST_CASE("the thread pool and io_uring leave the same store") {
     }
 }
 
+TEST_CASE("a machine with two NUMA nodes leaves the same store, with few threads and with many") {
+    constexpr double kNorm = 3;  // clips every step
+    for (const std::uint32_t threads : {2U, 3U, 5U}) {
+        for (const auto& [budget, clips] :
+             {std::pair(Rig::minimum_bytes(kLow, 1), false), {kPlenty, false}, {kPlenty, true}}) {
+            CAPTURE(threads);
+            CAPTURE(budget);
+            CAPTURE(clips);
+            const Scratch scratch;
+            const std::vector<std::string> folders{scratch.folder("a"), scratch.folder("b")};
+            {
+                Rig rig(folders, kLow, 1, budget, store::OpenMode::create, store::make_io_engine, false, kernels::adamw,
+                        threads, {}, {}, [&](pipeline::PipelineSettings& settings) {
+                            const store::Layout layout(test::small_shape(kLow), 2);
+                            settings.nodes = schedule::plan_nodes(layout, {{0, {0}}, {1, {1}}}, {}, threads);
+                            CHECK(settings.nodes.count() == 2);
+                        });
+                if (clips) rig.max_norm = kNorm;
+                rig.initialise();
+                for (std::uint64_t step = 1; step <= 3; ++step) CHECK(rig.run_all(step) == 1);
+                CHECK(rig.run_all(4, true) == pipeline::kNotFinite);
+                CHECK(rig.run_all(4) == 1);
+            }
+            CHECK(test::equal(test::stored_contents(folders, kLow),
+                              test::expected_contents(kLow, 1, 4, {}, kernels::adamw,
+                                                      clips ? std::optional<double>(kNorm) : std::nullopt)));
+        }
+    }
+}
+
 TEST_CASE("within the budget nothing is read in steady state; beyond it, reads are ahead of their use") {
     const Scratch scratch;
     Rig rig({scratch.folder()}, kLow, 1, kPlenty, store::OpenMode::create);

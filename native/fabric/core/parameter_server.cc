@@ -4,6 +4,7 @@
 
 #include "fabric/core/refusals.h"
 #include "pipeline/replica.h"
+#include "store/numa.h"
 #include "store/snapshots.h"
 
 namespace luwu::fabric {
@@ -19,6 +20,12 @@ schedule::ResidencyPlan plan_of(const store::Layout& layout, const ServerSetting
     }
     const auto kept = schedule::kept_dtypes(layout, streams, dtype);
     return schedule::plan_with_tail(layout, settings.memory_bytes, streams, settings.held, dtype, kept);
+}
+
+schedule::NodePlan nodes_of(const store::Layout& layout, const ServerSettings& settings) {
+    std::vector<std::optional<int>> disks;
+    for (const std::string& folder : settings.folders) disks.push_back(store::numa_node_of_disk(folder));
+    return schedule::plan_nodes(layout, store::numa_nodes(), disks, settings.optimizer_threads);
 }
 
 ServerSettings checked(ServerSettings settings) {
@@ -44,7 +51,8 @@ void go_to_step(store::ChunkStore& store, const ServerSettings& settings, std::u
 ParameterServer::ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure)
     : settings_(checked(std::move(settings))),
       layout_(settings_.shape, static_cast<std::uint32_t>(settings_.folders.size())),
-      memory_(layout_, plan_of(layout_, settings_), settings_.gradient_dtype),
+      nodes_(nodes_of(layout_, settings_)),
+      memory_(layout_, plan_of(layout_, settings_), settings_.gradient_dtype, nodes_),
       store_(settings_.folders, layout_, settings_.uuid, settings_.mode),
       findings_(store_.findings()),
       initialised_(store_.initialised()) {
@@ -63,6 +71,7 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
     }
     pipeline::PipelineSettings for_pipeline;
     for_pipeline.plan = memory_.plan();
+    for_pipeline.nodes = nodes_;
     for_pipeline.window = memory_.window();
     for_pipeline.workers = settings_.workers;
     for_pipeline.tracing = settings_.tracing;

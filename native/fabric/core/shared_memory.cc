@@ -11,6 +11,7 @@
 #include <string>
 
 #include "store/files.h"
+#include "store/numa.h"
 
 namespace luwu::fabric {
 
@@ -41,6 +42,7 @@ Mapping::Mapping(int descriptor, MapMode mode) : mode_(mode) {
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, descriptor, 0);
     if (memory == MAP_FAILED) throw store::system_error("map", "shared memory", errno);
     data_ = static_cast<std::byte*>(memory);
+    if (mode == MapMode::shared) store::ask_for_huge_pages({data_, bytes_});
     if (mode == MapMode::private_copy) page_map_ = Descriptor(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
 }
 
@@ -64,6 +66,7 @@ bool Mapping::written(std::uint64_t offset, std::uint64_t bytes) const {
         const auto at = static_cast<off_t>(next * sizeof entries[0]);
         if (pread(page_map_.get(), entries.data(), static_cast<std::size_t>(wanted), at) != wanted)
             return true;  // the kernel does not tell
+        // Before Linux 6.11 a huge page of the file has not this bit, and counts as written: it is mapped again.
         if (std::any_of(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(count), [](std::uint64_t entry) {
                 return (entry & (kInMemory | kSwappedOut)) != 0 && (entry & kOfTheFile) == 0;
             })) {

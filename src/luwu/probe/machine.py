@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from luwu.core.units import memory_text
+from luwu.core.words import counted
 from luwu.launch.processes import worker_allocator
 
 DIRECT_BYTES = 4096
@@ -50,6 +51,7 @@ def examine(folder: Path) -> list[Finding]:
         *_native(),
         _direct_io(existing),
         _huge_pages(),
+        _shared_huge_pages(),
         _locked_memory(),
         _allocator(),
         *_torch(),
@@ -145,6 +147,7 @@ def _native() -> list[Finding]:
             built_in,
             "disk access goes through a thread pool: install liburing-dev and build luwu again for io_uring",
         ),
+        _numa(native.numa_processors()),
         Finding(
             "disk access",
             backend,
@@ -178,6 +181,11 @@ def _direct_io(folder: Path) -> Finding:
     )
 
 
+def _numa(nodes: list[list[int]]) -> Finding:
+    shares = ", ".join(counted(len(processors), "processor") for processors in nodes)
+    return Finding("NUMA nodes", f"{len(nodes)} ({shares})", True, "")
+
+
 def _huge_pages() -> Finding:
     setting = _read(SYS / "kernel/mm/transparent_hugepage/enabled")
     chosen = _chosen(setting)
@@ -196,7 +204,7 @@ def _shared_huge_pages() -> Finding:
         "huge pages of shared memory",
         chosen,
         chosen in ("always", "within_size", "advise", "force"),
-        f"memory for copies to and from GPUs is locked and mapped in small pages: echo advise > {setting}",
+        f"what workers and server share, and copies to and from GPUs, are in small pages: echo advise > {setting}",
     )
 
 
@@ -236,7 +244,7 @@ def _torch() -> list[Finding]:
             bool(devices),
             "workers compute on the processor",
         ),
-        *([Finding("page-locked memory", PAGE_LOCKED), _shared_huge_pages()] if devices else []),
+        *([Finding("page-locked memory", PAGE_LOCKED)] if devices else []),
         Finding(
             "bfloat16 on the processor",
             "matrix products" if products else "no matrix products",
