@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "store/error.h"
 #include "switch/slots.h"
@@ -50,6 +51,7 @@ SwitchNode::SwitchNode(const fabric::Wiring& wiring, const fabric::Address& pare
         children_.emplace_back(seal_, wiring.timing, address, std::uint16_t{LUWU_FROM_PARENT}, wiring.incarnation,
                                wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes);
     }
+    marks_told_.assign(children.size(), 0);
     const auto count = static_cast<std::uint32_t>(children.size());
     for (const luwu_stream stream : kUp) {
         const bool ordered = stream == LUWU_STREAM_GRADIENTS && wiring.form == LUWU_FLOAT32;
@@ -74,9 +76,11 @@ void SwitchNode::begin_epoch(std::uint32_t epoch) {
     waiting_ = {};
     for (fabric::Link& child : children_) child.reset();
     parent_.reset();
+    marks_told_.assign(children_.size(), 0);
+    marks_below_ = 0;
 }
 
-void SwitchNode::receive(const fabric::Address& from, std::span<const std::byte> datagram, fabric::Time now,
+void SwitchNode::receive(const fabric::Address& from, const fabric::Datagram& datagram, fabric::Time now,
                          fabric::Outbox& outbox) {
     ++stats_.packets_in;
     fabric::Packet packet;
@@ -89,6 +93,9 @@ void SwitchNode::receive(const fabric::Address& from, std::span<const std::byte>
     }
     if (down && packet.head.kind == LUWU_HEARTBEAT && packet.head.epoch > epoch_) begin_epoch(packet.head.epoch);
     if (packet.head.epoch != epoch_) return drop(fabric::PacketDrop::epoch);
+    if (datagram.marked && packet.head.kind != LUWU_HEARTBEAT) {
+        (down ? parent_ : children_[packet.head.sender]).count_mark();
+    }
     down ? from_parent(packet, datagram, now, outbox) : from_child(packet, now, outbox);
 }
 
@@ -231,6 +238,11 @@ bool SwitchNode::ready() const {
     return std::all_of(children_.begin(), children_.end(), [](const fabric::Link& child) { return child.heard(); });
 }
 
+bool SwitchNode::may_be_marked() const {
+    const auto counts = [](const fabric::Link& link) { return link.counts_marks(); };
+    return counts(parent_) && std::all_of(children_.begin(), children_.end(), counts);
+}
+
 // The least of what the children say, and all that any of them misses.
 void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
     fabric::Heartbeat ours{};
@@ -253,11 +265,28 @@ void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
         // Packets of the parent are copied to the children as they come: to keep the children's queues short is its
         // task.
         fabric::Time wait = 0;
-        for (const fabric::Link& child : children_) wait = std::max(wait, child.wait());
+        ours.counts_marks = counts_marks() ? 1 : 0;
+        for (const fabric::Link& child : children_) {
+            wait = std::max(wait, child.wait());
+            if (!child.counts_marks()) ours.counts_marks = 0;
+        }
+        add_marks_below();
+        ours.marked = marks_below_;
         ours.below = static_cast<std::uint32_t>(std::min(wait, kLongestWait) / 1'000);
         merge_holes(ours);
     }
     parent_.send_heartbeat(ours, epoch_, now, outbox);
+}
+
+// The most that any child has told since the last time: one queue that marks is enough to slow the parent down.
+void SwitchNode::add_marks_below() {
+    std::uint32_t most = 0;
+    for (std::size_t number = 0; number < children_.size(); ++number) {
+        const std::uint32_t told = children_[number].theirs().marked;
+        const std::uint32_t before = std::exchange(marks_told_[number], told);
+        if (told > before) most = std::max(most, told - before);
+    }
+    marks_below_ += most;
 }
 
 void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
@@ -311,6 +340,7 @@ void SwitchNode::send_down(fabric::Link& child, std::uint32_t number, fabric::Ti
         ours.heard[stream] = slots(stream).heard(number);
         slots(stream).report_holes(number, child.theirs().next[stream], ours);
     }
+    ours.counts_marks = counts_marks() ? 1 : 0;
     if (adds_elsewhere()) {  // sums do not wait here for room on the link up: children have to
         const std::uint64_t arrived =
             std::max(parent_.arrived(LUWU_STREAM_GRADIENTS), slots(LUWU_STREAM_GRADIENTS).base());

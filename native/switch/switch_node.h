@@ -36,9 +36,10 @@ class SwitchNode final : public fabric::Node {
     SwitchNode(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
                const std::vector<fabric::Address>& children, std::unique_ptr<SlotTable> gradients = nullptr);
 
-    void receive(const fabric::Address& from, std::span<const std::byte> datagram, fabric::Time now,
+    void receive(const fabric::Address& from, const fabric::Datagram& datagram, fabric::Time now,
                  fabric::Outbox& outbox) override;
     fabric::Time advance(fabric::Time now, fabric::Outbox& outbox) override;
+    [[nodiscard]] bool may_be_marked() const override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
     [[nodiscard]] SwitchNodeStats stats() const;
@@ -61,6 +62,7 @@ class SwitchNode final : public fabric::Node {
     [[nodiscard]] SlotTable& slots(luwu_stream stream) { return *slots_[stream - 1]; }
     [[nodiscard]] const SlotTable& slots(luwu_stream stream) const { return *slots_[stream - 1]; }
     [[nodiscard]] bool adds_elsewhere() const { return slots(LUWU_STREAM_GRADIENTS).elsewhere(); }
+    [[nodiscard]] bool counts_marks() const { return !adds_elsewhere(); }  // else most packets do not come here
     [[nodiscard]] std::uint64_t under_way() const;
     void pass_up(luwu_stream stream, std::uint64_t sequence, fabric::Time now, fabric::Outbox& outbox);
     void send_waiting(fabric::Time now, fabric::Outbox& outbox);
@@ -68,6 +70,7 @@ class SwitchNode final : public fabric::Node {
     [[nodiscard]] bool ready() const;  // everyone was heard in this epoch
     void send_up(fabric::Time now, fabric::Outbox& outbox);
     void send_down(fabric::Link& child, std::uint32_t number, fabric::Time now, fabric::Outbox& outbox);
+    void add_marks_below();
     void merge_holes(fabric::Heartbeat& ours) const;
 
     fabric::Wiring wiring_;
@@ -79,6 +82,8 @@ class SwitchNode final : public fabric::Node {
     // Sums of gradients that the link up has no room for yet, the first on top; none is below the last one sent.
     std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
     std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
+    std::vector<std::uint32_t> marks_told_;             // by each child, at the last heartbeat to the parent
+    std::uint32_t marks_below_ = 0;                     // in this epoch
     SwitchNodeStats stats_;
     BlockSums sums_;
 };

@@ -29,7 +29,7 @@ BLOCKS = len(small_manifest().blocks)
 
 # docs/protocol.md from here on.
 HEAD = struct.Struct("<HBBIQHHHBBQIIQ")
-HEARTBEAT = struct.Struct("<3Q4Q4Q4Q4QII")
+HEARTBEAT = struct.Struct("<3Q4Q4Q4Q4QIIII")
 HOLE = struct.Struct("<QII")
 PARAMETERS, REQUEST, EXPONENTS, AGREED, GRADIENTS, HEARTBEATS = range(1, 7)
 STREAM_OF = {PARAMETERS: 0, REQUEST: 1, EXPONENTS: 2, AGREED: 2, GRADIENTS: 3}
@@ -105,7 +105,7 @@ class Heartbeat:
         numbers = HEARTBEAT.unpack_from(payload)
         self.time, self.echo, self.held = numbers[:3]
         self.next, self.ack, self.credit, self.heard = (numbers[at : at + 4] for at in (3, 7, 11, 15))
-        self.holes_used, self.below = numbers[19:]
+        self.holes_used, self.below, self.marked, self.counts_marks = numbers[19:]
         self.holes = list(HOLE.iter_unpack(payload[HEARTBEAT.size :]))
 
 
@@ -197,7 +197,7 @@ def test_heads_are_of_this_job_and_no_packet_is_longer_than_the_path(recording: 
     network = recording.topology.network
     assert network.payload_bytes == PAYLOAD_BYTES
     for packet in recording.packets:
-        assert (packet.magic, packet.version, packet.job) == (0x774C, 1, recording.topology.job)
+        assert (packet.magic, packet.version, packet.job) == (0x774C, 2, recording.topology.job)
         assert packet.epoch == network.epoch
         assert packet.length == len(packet.payload)
         assert packet.length <= PAYLOAD_BYTES
@@ -293,6 +293,7 @@ def test_heartbeats_tell_one_story(recording: Recording, host: str) -> None:
         for _, heartbeat in recording.heartbeats(way, host):
             from_switch = (host, way) == ("server", "up")
             assert heartbeat.below < 1e6 if from_switch else heartbeat.below == 0
+            assert heartbeat.marked == 0 and heartbeat.counts_marks in (0, 1)
             assert len(heartbeat.holes) == heartbeat.holes_used <= 32
             assert all(stream < 4 and length > 0 for _, length, stream in heartbeat.holes)
             assert heartbeat.echo in told
@@ -305,6 +306,7 @@ def test_heartbeats_tell_one_story(recording: Recording, host: str) -> None:
                     was, now = getattr(previous, name), getattr(heartbeat, name)
                     assert all(left <= right for left, right in zip(was, now, strict=True)), name
             previous = heartbeat
+        assert previous is not None and previous.counts_marks == 1
 
 
 @pytest.mark.parametrize("host", links())

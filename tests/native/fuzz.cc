@@ -36,8 +36,8 @@ std::vector<std::byte> Fuzz::payload(std::uint8_t kind) {
         const std::uint64_t word = pick(3) == 0 ? random_() >> pick(64) : pick(100);
         std::memcpy(payload.data() + i, &word, 8);
     }
-    if (kind == LUWU_HEARTBEAT && payload.size() >= 160 && pick(2) == 0) {
-        const std::uint64_t holes = (payload.size() - 160) / sizeof(fabric::Hole);
+    if (kind == LUWU_HEARTBEAT && payload.size() >= offsetof(fabric::Heartbeat, holes) && pick(2) == 0) {
+        const std::uint64_t holes = (payload.size() - offsetof(fabric::Heartbeat, holes)) / sizeof(fabric::Hole);
         std::memcpy(payload.data() + offsetof(fabric::Heartbeat, holes_used), &holes, 4);
     }
     return payload;

@@ -9,6 +9,7 @@
 #include <queue>
 #include <random>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "fabric/protocol/node.h"
@@ -36,7 +37,8 @@ struct Damage {
 // Each direction of every link; what finds no room in its queue is lost.
 struct Speed {
     double bytes_per_second = 2e9;
-    double most_frames = 1e9;  // that wait, of the present one's length
+    double most_frames = 1e9;   // that wait, of the present one's length
+    double marks_beyond = 1e9;  // frames that wait: one that comes then is marked, where its sender lets queues do so
 };
 
 class SimulatedNetwork {
@@ -49,6 +51,8 @@ class SimulatedNetwork {
     void limit(const Speed& speed) { speed_ = speed; }
     // Makes a group: a packet to its number goes to each member, over a link of its own.
     void group(std::uint16_t number, const std::vector<std::uint16_t>& members) { groups_[number] = members; }
+    // Frames in the longest queue since the last call.
+    [[nodiscard]] double take_longest_queue() { return std::exchange(longest_queue_, 0); }
     void cut(std::uint16_t number, bool cut) { cut_[number] = cut; }
     // Sets the node's clock to `reads`; until then the node has the network's clock. Hosts' clocks need not agree.
     void start_clock(std::uint16_t number, Time reads) { clocks_[number] = now_ - reads; }
@@ -73,6 +77,7 @@ class SimulatedNetwork {
         std::uint16_t from;
         std::uint16_t to;
         std::vector<std::byte> bytes;
+        bool marked;
         bool operator<(const Datagram& other) const { return std::tie(other.at, other.order) < std::tie(at, order); }
     };
 
@@ -115,10 +120,13 @@ class SimulatedNetwork {
         for (int copy = 0; copy < copies; ++copy) {
             Time& free = link_free_[{from, to}];
             const double takes = 1000 + static_cast<double>(bytes.size()) / speed_.bytes_per_second * 1e9;
-            if (free > now_ && static_cast<double>(free - now_) > speed_.most_frames * takes) continue;
+            const double frames = free > now_ ? static_cast<double>(free - now_) / takes : 0;
+            if (frames > speed_.most_frames) continue;
+            longest_queue_ = std::max(longest_queue_, frames);
+            const bool marked = frames > speed_.marks_beyond && nodes_[from]->may_be_marked();
             free = std::max(free, now_) + static_cast<Time>(takes);
             const Time late = chance(damage_.reordering) ? random_() % 2'000'000 : 0;
-            in_flight_.push({free + 20'000 + late, order_++, from, to, bytes});
+            in_flight_.push({free + 20'000 + late, order_++, from, to, bytes, marked});
         }
     }
 
@@ -141,7 +149,8 @@ class SimulatedNetwork {
             Node* node = nodes_[datagram.to];
             if (node == nullptr || cut_[datagram.to]) continue;
             Out out(*this, datagram.to);
-            node->receive(address_of(datagram.from), datagram.bytes, now_ - clocks_[datagram.to], out);
+            node->receive(address_of(datagram.from), {datagram.bytes, datagram.marked}, now_ - clocks_[datagram.to],
+                          out);
         }
     }
 
@@ -156,6 +165,7 @@ class SimulatedNetwork {
     std::priority_queue<Datagram> in_flight_;
     std::deque<Datagram> received_;  // since the nodes advanced
     std::uint64_t order_ = 0;
+    double longest_queue_ = 0;
     Time now_ = 1'000'000'000;
 };
 

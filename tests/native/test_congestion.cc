@@ -22,12 +22,13 @@ struct Heartbeats {
     Time now = 1'000 * kMillisecond;
     std::uint64_t under_way = 4096;
 
-    void tell(int count, Time queue_there, Time queue_back, std::uint64_t arrived, std::uint64_t lost = 0) {
+    void tell(int count, Time queue_there, Time queue_back, std::uint64_t arrived, std::uint64_t lost = 0,
+              std::uint64_t marked = 0) {
         for (int i = 0; i < count; ++i) {
             now += kMillisecond;
             const Time there = kMillisecond / 10 + queue_there;
-            congestion.observe(now, {there + kMillisecond / 10 + queue_back, there + kOffset}, under_way, arrived,
-                               lost);
+            congestion.observe(now, {there + kMillisecond / 10 + queue_back, there + kOffset}, under_way, arrived, lost,
+                               marked);
         }
     }
 };
@@ -77,6 +78,30 @@ TEST_CASE("congestion: a little loss does not slow down, much does") {
     CHECK(link.congestion.window() == 4096);
     link.tell(300, 0, 0, 50, 50);
     CHECK(link.congestion.window() < 20);
+}
+
+TEST_CASE("congestion: the first marks halve the window, and from then on it follows the share of marked packets") {
+    Heartbeats all;
+    Heartbeats few;
+    for (Heartbeats* link : {&all, &few}) {
+        link->tell(300, 0, 0, 100);
+        REQUIRE(link->congestion.window() == 4096);
+        const std::uint64_t marked = link == &all ? 100 : 1;
+        for (int i = 0; i < 20 && link->congestion.window() == 4096; ++i) {
+            link->tell(1, 0, 0, 100, 0, marked);
+        }
+        CHECK(link->congestion.window() == 2048);
+        link->tell(300, 0, 0, 100, 0, marked);
+    }
+    // As much as arrives until the next heartbeat has told of it: 100 packets in a millisecond, and a fifth of one.
+    CHECK(all.congestion.window() >= 120);
+    CHECK(all.congestion.window() < 160);
+    // A hundredth of all packets takes half a hundredth of the window.
+    few.tell(1000, 0, 0, 100);
+    REQUIRE(few.congestion.window() == 4096);
+    for (int i = 0; i < 20 && few.congestion.window() == 4096; ++i) few.tell(1, 0, 0, 100, 0, 1);
+    CHECK(few.congestion.window() < 4096);
+    CHECK(few.congestion.window() > 4050);
 }
 
 TEST_CASE("congestion: a queue that overflows sets the window, and growth is slow near it") {

@@ -87,6 +87,48 @@ TEST_CASE("an address is read, written and told from others") {
     CHECK(buckets.size() > 3800);  // of 3,970 with random numbers
 }
 
+TEST_CASE("a socket hears which datagrams were marked on the way, also in a run that the kernel put together") {
+    constexpr int kMarked = 3;
+    for (const Address& address : test::loopbacks()) {
+        UdpSocket receiver(address);
+        UdpSocket sender(address);
+        UdpOutbox outbox(sender);
+        const auto marks = [&] {
+            std::vector<bool> found;
+            send(outbox, receiver.bound(), patterns(std::vector<std::size_t>(5, 1000)), 0);
+            outbox.flush();
+            while (found.size() < 5) {
+                pollfd waited{receiver.descriptor(), POLLIN, 0};
+                REQUIRE(poll(&waited, 1, test::kPatienceMs) > 0);
+                receiver.receive();
+                receiver.each([&](const Address&, const fabric::Datagram& datagram) {
+                    CHECK(datagram.bytes.size() == 1000);
+                    found.push_back(datagram.marked);
+                });
+            }
+            return found;
+        };
+        const auto service = [&] {
+            std::array<int, 2> found{-1, -1};
+            socklen_t length = sizeof(int);
+            getsockopt(sender.descriptor(), IPPROTO_IP, IP_TOS, found.data(), &length);
+            getsockopt(sender.descriptor(), IPPROTO_IPV6, IPV6_TCLASS, found.data() + 1, &length);
+            return found;
+        };
+        CHECK(marks() == std::vector<bool>(5, false));
+        CHECK(service() == std::array{0, 0});
+        sender.let_mark(true);
+        CHECK(marks() == std::vector<bool>(5, false));
+        CHECK(service() == std::array{2, 2});  // ECT(0)
+        // As a queue does that is growing long.
+        setsockopt(sender.descriptor(), IPPROTO_IP, IP_TOS, &kMarked, sizeof kMarked);
+        setsockopt(sender.descriptor(), IPPROTO_IPV6, IPV6_TCLASS, &kMarked, sizeof kMarked);
+        CHECK(marks() == std::vector<bool>(5, true));
+        sender.let_mark(false);
+        CHECK(marks() == std::vector<bool>(5, false));
+    }
+}
+
 TEST_CASE("datagrams of many sizes arrive as they were sent") {
     for (const Address& address : test::loopbacks()) {
         for (const bool runs : {true, false}) {

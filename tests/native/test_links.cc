@@ -61,7 +61,7 @@ TEST_CASE("a heartbeat says the whole state, and an older one or one that is not
         ours.holes[1] = {5, 6, LUWU_STREAM_PARAMETERS};
     });
     CHECK(ends.out.to == address_of(1));
-    CHECK(first.size() == sizeof(Head) + 160 + 2 * 16);
+    CHECK(first.size() == sizeof(Head) + 168 + 2 * 16);
     Head head{};
     std::memcpy(&head, first.data(), sizeof head);
     CHECK(head.sender == 3);
@@ -104,6 +104,43 @@ TEST_CASE("whoever takes a place anew is heard at once whatever its clock reads,
     CHECK(ends.take(ends.parent, ends.send(again, 20), 9'200));
     Link third(ends.seal, kTiming, address_of(1), 3, 2, 1000, 256);
     CHECK(ends.take(ends.parent, ends.send(third, 5), 9'300));
+}
+
+TEST_CASE("packets that arrive marked are told, by whoever counts them, and shrink the sender's window once") {
+    Ends ends;
+    CHECK_FALSE(ends.child.counts_marks());
+    const auto told = [&ends](Time now, std::uint32_t further_down, bool counts) {
+        return ends.send(ends.parent, now, [&](Heartbeat& ours) {
+            ours.marked = further_down;
+            ours.counts_marks = counts ? 1 : 0;
+        });
+    };
+    const auto fresh = ends.child.window();
+    REQUIRE(ends.take(ends.child, told(10, 3, true), 10));  // of an earlier holder of the place
+    ends.child.observe(10, 10, 0, 0);
+    CHECK(ends.child.window() >= fresh);
+    CHECK(ends.child.counts_marks());
+    ends.parent.count_mark();
+    ends.parent.count_mark();
+    REQUIRE(ends.take(ends.child, told(20, 5, true), 20));
+    CHECK(ends.child.theirs().marked == 7);
+    const auto before = ends.child.window();
+    ends.child.observe(20, 10, 0, 0);
+    CHECK(ends.child.window() == before / 2);
+    // Nothing new; and another child of the switch, whose marks are fewer.
+    for (const std::uint32_t further_down : {5U, 1U}) {
+        REQUIRE(ends.take(ends.child, told(30 + further_down, further_down, true), 30));
+        ends.child.observe(100 * kMillisecond, 10, 0, 0);
+        CHECK(ends.child.window() >= before / 2);
+    }
+    REQUIRE(ends.take(ends.child, told(40, 0, false), 40));
+    CHECK_FALSE(ends.child.counts_marks());
+    ends.parent.reset();  // an epoch counts anew
+    CHECK(ends.parent.theirs().marked == 0);
+    const auto anew = told(50, 0, true);
+    Heartbeat heartbeat{};
+    std::memcpy(&heartbeat, anew.data() + sizeof(Head), offsetof(Heartbeat, holes));
+    CHECK(heartbeat.marked == 0);
 }
 
 TEST_CASE("an echo from before a link began, by another clock, measures nothing") {

@@ -1,9 +1,12 @@
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <limits>
@@ -33,9 +36,11 @@ constexpr auto kPatience = std::chrono::milliseconds(test::kPatienceMs);
 struct TestNode : fabric::Node {
     std::function<void(const Address&, std::span<const std::byte>, Time, Outbox&)> on_receive;
     std::function<Time(Time, Outbox&)> on_advance;
-    void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override {
+    void receive(const Address& from, const fabric::Datagram& datagram, Time now, Outbox& outbox) override {
         if (on_receive) on_receive(from, datagram, now, outbox);
     }
+    [[nodiscard]] bool may_be_marked() const override { return marks; }
+    std::atomic<bool> marks = false;
     Time advance(Time now, Outbox& outbox) override { return on_advance ? on_advance(now, outbox) : kNever; }
 };
 
@@ -100,6 +105,46 @@ TEST_CASE("a call from another thread wakes the loop") {
                     std::runtime_error);
     REQUIRE(comes(done.get_future()));
     CHECK(loop.failure() == nullptr);
+}
+
+TEST_CASE("queues may mark what a loop sends while its node says so") {
+    UdpSocket receiver(loopback());
+    TestNode node;
+    const Bytes body = pattern(10, 0);
+    node.on_advance = [&](Time, Outbox& outbox) {
+        outbox.send(receiver.bound(), {}, body);
+        return kNever;
+    };
+    NodeLoop loop(UdpSocket(loopback()), node);
+    // The bits for marks of the next datagrams, until they are these; datagrams from before a change may still come.
+    const auto comes_with = [&](std::uint8_t bits) {
+        for (int i = 0; i < 100; ++i) {
+            loop.call([] {});
+            pollfd waited{receiver.descriptor(), POLLIN, 0};
+            if (poll(&waited, 1, test::kPatienceMs) <= 0) return false;
+            std::array<std::byte, 64> memory{};
+            alignas(cmsghdr) std::array<std::byte, 64> control{};
+            iovec piece{memory.data(), memory.size()};
+            msghdr header{};
+            header.msg_iov = &piece;
+            header.msg_iovlen = 1;
+            header.msg_control = control.data();
+            header.msg_controllen = control.size();
+            if (recvmsg(receiver.descriptor(), &header, 0) < 0) return false;
+            for (cmsghdr* note = CMSG_FIRSTHDR(&header); note != nullptr; note = CMSG_NXTHDR(&header, note)) {
+                std::uint8_t service = 0;
+                if (note->cmsg_level != IPPROTO_IP || note->cmsg_type != IP_TOS) continue;
+                std::memcpy(&service, CMSG_DATA(note), sizeof service);
+                if ((service & 3) == bits) return true;
+            }
+        }
+        return false;
+    };
+    CHECK(comes_with(0));
+    node.marks = true;
+    CHECK(comes_with(2));
+    node.marks = false;
+    CHECK(comes_with(0));
 }
 
 TEST_CASE("datagrams that the kernel had no room for are counted") {

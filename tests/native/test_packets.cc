@@ -188,10 +188,12 @@ TEST_CASE("a heartbeat that was recorded and is sent again changes nothing") {
 namespace {
 
 Fuzz fuzz_of(std::uint64_t seed) {
-    return {
-        seed, {0, 32, 160, 176, 256, 10, 8832, kLongest}, [](Head head, const Bytes& payload, std::uint64_t change) {
-            return sealed(head, payload, kJob, kKey ^ change);
-        }};
+    return {seed,
+            {0, 32, offsetof(fabric::Heartbeat, holes), offsetof(fabric::Heartbeat, holes) + sizeof(fabric::Hole), 256,
+             10, 8832, kLongest},
+            [](Head head, const Bytes& payload, std::uint64_t change) {
+                return sealed(head, payload, kJob, kKey ^ change);
+            }};
 }
 
 std::uint64_t total(const PacketDrops& drops) {

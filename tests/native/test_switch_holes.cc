@@ -1,4 +1,4 @@
-// A switch tells its parent of the holes that its children have told it of.
+// A switch tells its parent of the holes and marks that its children have told it of.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -43,8 +43,8 @@ struct Told {
         const std::vector<std::byte> datagram = mail.datagram;
         node.receive(address_of(number), datagram, now, mail);
     }
-    // The holes of the parameters that the switch tells of, when its children tell of these.
-    std::vector<Hole> merged(const std::vector<Heartbeat>& states) {
+    // What the switch tells its parent when its children tell of these.
+    Heartbeat up_after(const std::vector<Heartbeat>& states) {
         tell(parent, kParent, {});
         for (std::uint16_t child = 0; child < states.size(); ++child) {
             tell(children[child], static_cast<std::uint16_t>(kFirstChild + child), states[child]);
@@ -54,6 +54,10 @@ struct Told {
         REQUIRE_FALSE(mail.up.empty());
         Heartbeat up{};
         std::memcpy(&up, mail.up.data() + sizeof(Head), mail.up.size() - sizeof(Head));
+        return up;
+    }
+    std::vector<Hole> merged(const std::vector<Heartbeat>& states) {
+        const Heartbeat up = up_after(states);
         return {up.holes, up.holes + up.holes_used};
     }
 
@@ -98,6 +102,24 @@ TEST_CASE("a child that misses nothing has all that it acknowledges, and no more
 TEST_CASE("holes behind what a child has told of wait, because that child may miss what is before them") {
     const auto found = Told().merged({missing(10, {hole(10, 2)}, 0), missing(500, {hole(500, 1), hole(600, 1)}, 700)});
     CHECK(same(found, {hole(10, 2)}));
+}
+
+TEST_CASE("a switch tells of marks at the queue of any child, also where another had more before") {
+    Told told;
+    const auto marked = [](std::uint32_t count, bool counts = true) {
+        Heartbeat state{};
+        state.marked = count;
+        state.counts_marks = counts ? 1 : 0;
+        return state;
+    };
+    CHECK(told.up_after({marked(0), marked(0)}).counts_marks == 1);
+    CHECK(told.up_after({marked(500), marked(2)}).marked == 500);
+    CHECK(told.up_after({marked(500), marked(5)}).marked == 503);  // the second child's queue alone
+    CHECK(told.up_after({marked(504), marked(6)}).marked == 507);
+    CHECK(told.up_after({marked(504), marked(1)}).marked == 507);  // another child at the second place
+    const Heartbeat uncounted = told.up_after({marked(504), marked(1, false)});
+    CHECK(uncounted.counts_marks == 0);
+    CHECK_FALSE(told.node.may_be_marked());
 }
 
 }  // namespace luwu::test

@@ -47,7 +47,7 @@ Bytes strangers_packet(std::mt19937_64& random) {
     head.count = 1;
     head.sequence = random() % 40;
     head.block = static_cast<std::uint32_t>(random() % 8);
-    Bytes payload(head.kind == LUWU_HEARTBEAT ? 160 : random() % 2 == 0 ? 1408 : 128);
+    Bytes payload(head.kind == LUWU_HEARTBEAT ? offsetof(fabric::Heartbeat, holes) : random() % 2 == 0 ? 1408 : 128);
     for (std::byte& byte : payload) byte = static_cast<std::byte>(random());
     const Seal& seal = choice < 3 ? right : choice == 3 ? other_job : other_key;
     seal.close(head, payload);

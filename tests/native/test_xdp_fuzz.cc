@@ -45,7 +45,9 @@ class Frames {
   public:
     Frames(std::uint64_t seed, const XdpRig& rig)
         : rig_(rig),
-          fuzz_(seed, {0, 10, 32, 160, 176, 256, 1024, 3328},
+          fuzz_(seed,
+                {0, 10, 32, offsetof(fabric::Heartbeat, holes),
+                 offsetof(fabric::Heartbeat, holes) + sizeof(fabric::Hole), 256, 1024, 3328},
                 [this](Head head, const Bytes& payload, auto change) { return sealed(head, payload, change); }) {}
 
     Bytes next(bool may_be_sealed) {

@@ -69,8 +69,8 @@ def test_no_call_goes_through_without_a_token(serve, method):
 
 def test_another_protocol_version_is_refused_by_name(serve, monkeypatch):
     server = serve()
-    monkeypatch.setattr(control, "PROTOCOL_VERSION", 7)
-    with pytest.raises(ConfigError, match="protocol version: expected 6, found 7"):
+    monkeypatch.setattr(control, "PROTOCOL_VERSION", 8)
+    with pytest.raises(ConfigError, match="protocol version: expected 7, found 8"):
         join(server)
 
 

@@ -15,8 +15,9 @@ constexpr double kLeastLeft = 0.5;  // of the window, after one suspicion: what 
 constexpr double kHeavyLoss = 0.2;  // share of a period's packets: more than the damage that this is built to bear
 constexpr double kBelow = 0.9;      // of what a queue had no room for: near it
 constexpr double kCareful = 16;     // times slower growth near it
-constexpr double kLessCareful = 0.95;  // after each period without a sign of it
-constexpr double kUnitBytes = 22'500;  // the least window; twice that is its growth, four times that its beginning
+constexpr double kLessCareful = 0.95;   // after each period without a sign of it
+constexpr double kMarkGain = 1.0 / 16;  // of a period's share of marked packets, in their average (RFC 8257)
+constexpr double kUnitBytes = 22'500;   // the least window; twice that is its growth, four times that its beginning
 constexpr double kFewestPackets = 4;
 }  // namespace
 
@@ -28,16 +29,19 @@ Congestion::Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queu
       queueing_(static_cast<std::int64_t>(queueing)) {}
 
 void Congestion::observe(Time now, const TripTime& trip, std::uint64_t under_way, std::uint64_t arrived,
-                         std::uint64_t lost) {
+                         std::uint64_t lost, std::uint64_t marked) {
     const bool used = 2 * static_cast<double>(under_way) >= window_;
     used_ = used_ || used;
     arrived_ += static_cast<double>(arrived);
     lost_ += static_cast<double>(lost);
+    ++heartbeats_;
+    // Packets that were under way when the window shrank tell nothing of the smaller one; idle senders fill no queue.
+    if (arrived > 0 && now >= marks_count_from_) marked_ += static_cast<double>(marked);
     losses_.count(arrived, lost, used);
     if (trip.round != 0 || trip.at_least) measure(now, trip);
     if (searching_ && after_drain_ == 0) {
         if (used) window_ = std::min(most_, window_ + static_cast<double>(arrived));
-        if ((seen_ && shortest_ > queueing_) || losses_.suspicious()) end_period(now);
+        if ((seen_ && shortest_ > queueing_) || marked_ > 0 || losses_.suspicious()) end_period(now);
     }
     if (now >= began_ + std::max(2 * smoothed_, kMoment)) end_period(now);
 }
@@ -83,14 +87,14 @@ void Congestion::end_period(Time now) {
     } else {
         const auto verdict = losses_.judge(now);
         conclude(verdict);
+        average_marks();
         if (verdict == Losses::Verdict::suspicion) {
             before_trial_ = window_;
-            searched_before_trial_ = std::exchange(searching_, false);
+            searched_before_trial_ = std::exchange(searching_, false) && marked_ == 0;
             window_ *= std::max(kLeastLeft, kBelow * (1 - losses_.share()));
-        } else if (lost_ > 8 && lost_ > kHeavyLoss * (arrived_ + lost_)) {
-            shrink(0.7);
-        } else if (seen_ && shortest_ > queueing_) {
-            shrink(1 - 0.5 * static_cast<double>(shortest_ - queueing_) / static_cast<double>(shortest_ + queueing_));
+        } else if (const double left = left_by_signs(now); left < 1 || marked_ > 0) {
+            shrink(left);
+            if (marked_ > 0) marks_count_from_ = now + smoothed_;
         } else if (verdict == Losses::Verdict::none && used_ && arrived_ > 0 && !losses_.trying()) {
             grow();
         }
@@ -98,7 +102,7 @@ void Congestion::end_period(Time now) {
     window_ = std::clamp(window_, least_window_, std::max(least_window_, most_));
     began_ = now;
     seen_ = used_ = false;
-    arrived_ = lost_ = 0;
+    arrived_ = lost_ = marked_ = heartbeats_ = 0;
     longest_ = 0;
 }
 
@@ -121,6 +125,32 @@ void Congestion::shrink(double factor) {
     window_ *= factor;
     before_trial_ = std::min(before_trial_, window_);
     searching_ = searched_before_trial_ = false;
+}
+
+// The part of the window that this period's signs of a queue leave.
+double Congestion::left_by_signs(Time now) const {
+    double left = 1;
+    if (lost_ > 8 && lost_ > kHeavyLoss * (arrived_ + lost_)) {
+        left = 0.7;
+    } else if (seen_ && shortest_ > queueing_) {
+        left = 1 - 0.5 * static_cast<double>(shortest_ - queueing_) / static_cast<double>(shortest_ + queueing_);
+    }
+    if (marked_ == 0) return left;
+    return std::min(left, std::max(1 - marked_share_ / 2, std::min(1.0, needed(now) / window_)));
+}
+
+// What must be under way for as much to arrive as in this period: that of a round trip, and of the time until the next
+// heartbeat tells of it. A queue may mark the bursts that heartbeats make of it, however small the window.
+double Congestion::needed(Time now) const {
+    const double period = std::max(1.0, static_cast<double>(now - began_));
+    return arrived_ * (static_cast<double>(smoothed_) / period + 1 / std::max(1.0, heartbeats_));
+}
+
+// From the first mark on, which stands for all packets.
+void Congestion::average_marks() {
+    if (arrived_ == 0) return;
+    const double share = std::min(1.0, marked_ / arrived_);
+    marked_share_ = marked_share_ == 0 && share > 0 ? 1 : marked_share_ + kMarkGain * (share - marked_share_);
 }
 
 void Congestion::grow() {

@@ -9,6 +9,9 @@
 // A queue that is too short to show in these times overflows instead. Packets that it loses shrink the window, and
 // damaged ones do not (fabric/protocol/losses.h). From then on the window grows slowly near the size that was too
 // large.
+//
+// A queue that marks packets instead says so before it overflows: the window shrinks by half the share of packets that
+// are marked, which is averaged over periods (as in DCTCP, RFC 8257), but not below what arrives.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +34,9 @@ class Congestion {
     Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queueing);
 
     // Takes the news of the last heartbeat: its trip, packets under way before it, those of them that arrived, packets
-    // lost.
-    void observe(Time now, const TripTime& trip, std::uint64_t under_way, std::uint64_t arrived, std::uint64_t lost);
+    // lost, packets marked.
+    void observe(Time now, const TripTime& trip, std::uint64_t under_way, std::uint64_t arrived, std::uint64_t lost,
+                 std::uint64_t marked = 0);
     [[nodiscard]] std::uint64_t window() const { return static_cast<std::uint64_t>(window_); }
     [[nodiscard]] Time round_trip() const { return smoothed_; }
 
@@ -43,6 +47,9 @@ class Congestion {
     void conclude(Losses::Verdict verdict);
     void be_careful_near(double window);
     void shrink(double factor);
+    [[nodiscard]] double left_by_signs(Time now) const;
+    [[nodiscard]] double needed(Time now) const;
+    void average_marks();
     void grow();
 
     double most_;
@@ -65,6 +72,10 @@ class Congestion {
     double arrived_ = 0;
     bool used_ = false;  // half of the window at least: else it shows nothing that more would do no harm
     double lost_ = 0;
+    double heartbeats_ = 0;
+    double marked_ = 0;
+    Time marks_count_from_ = 0;
+    double marked_share_ = 0;  // of packets, averaged over periods; 0: no packet has been marked yet
     Losses losses_;
     double before_trial_ = 0;  // the window
     bool searched_before_trial_ = false;

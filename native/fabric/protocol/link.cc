@@ -50,6 +50,8 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
         return false;
     }
     news_ = !heard() || heartbeat.holes_used > 0 || !same_state(heartbeat, theirs_);
+    // The first one may tell of packets of an earlier holder of this place, and a later one come from another child.
+    new_marks_ = heard() && heartbeat.marked > theirs_.marked ? heartbeat.marked - theirs_.marked : 0;
     number_heard_ = packet.head.sequence;
     theirs_ = heartbeat;
     look_behind_holes();
@@ -95,6 +97,7 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
     ours.time = now;
     ours.echo = theirs_.time;
     ours.held = heard() ? now - heard_at_ : 0;
+    ours.marked += marks_;
     began_ = std::min(began_, now);
     Head head{};
     head.kind = LUWU_HEARTBEAT;
@@ -129,6 +132,7 @@ void Link::reset() {
     behind_holes_ = farthest_ = {};
     unanswered_.clear();
     number_heard_ = 0;
+    marks_ = 0;
     changed();
 }
 

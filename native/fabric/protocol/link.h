@@ -47,8 +47,10 @@ class Link {
     // where the packets go further than this link, how long their acknowledgement takes.
     void observe(Time now, std::uint64_t before, std::uint64_t after, std::uint64_t lost, Time answered_in = 0) {
         if (trip_.round != 0) trip_.round = std::max(trip_.round, answered_in);
-        congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
+        congestion_.observe(now, trip_, before, before - std::min(before, after), lost, new_marks_);
     }
+    void count_mark() { ++marks_; }  // of a packet of the other end
+    [[nodiscard]] bool counts_marks() const { return heard() && theirs_.counts_marks != 0; }  // the other end
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
     // The least age of a missing packet before it is sent again: a younger one, or its acknowledgement, may be under
     // way. So may any that was sent after the last heartbeat that has arrived, and not before `arrived`, when a packet
@@ -75,6 +77,8 @@ class Link {
     Time echo_ = 0;                // of our heartbeats, the last that the other end has heard
     std::deque<Time> unanswered_;  // when our heartbeats after that one were sent
     TripTime trip_;                // that this heartbeat measured
+    std::uint32_t marks_ = 0;      // packets of the other end that arrived marked
+    std::uint32_t new_marks_ = 0;  // packets of this end that arrived marked, since the heartbeat before
     Congestion congestion_;
     QueueMeter meter_;
     Time began_ = std::numeric_limits<Time>::max();  // time of the first heartbeat; earlier echoes do not count

@@ -3,6 +3,7 @@
 // simulated network in the tests.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,6 +14,16 @@ namespace luwu::fabric {
 
 using Time = std::uint64_t;  // nanoseconds of a monotonic clock; no two hosts' clocks are compared
 inline constexpr Time kMillisecond = 1'000'000;
+
+// A datagram that has arrived. Marked: a queue on its way was growing long (congestion experienced, RFC 3168).
+struct Datagram {
+    template <std::convertible_to<std::span<const std::byte>> Bytes>
+    Datagram(const Bytes& bytes_, bool marked_ = false) : bytes(bytes_), marked(marked_) {}
+    operator std::span<const std::byte>() const { return bytes; }
+
+    std::span<const std::byte> bytes;
+    bool marked;
+};
 
 class Outbox {
   public:
@@ -28,9 +39,11 @@ class Node {
   public:
     virtual ~Node() = default;
     // The datagram's memory stays until the next advance() has been flushed.
-    virtual void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) = 0;
+    virtual void receive(const Address& from, const Datagram& datagram, Time now, Outbox& outbox) = 0;
     // Sends what is due. Returns when it wants to be called again at the latest, even if nothing arrives.
     virtual Time advance(Time now, Outbox& outbox) = 0;
+    // True if all that this node sends goes to nodes that tell how much of it was marked: queues may mark it.
+    [[nodiscard]] virtual bool may_be_marked() const = 0;
 };
 
 }  // namespace luwu::fabric

@@ -44,13 +44,14 @@ std::vector<std::uint32_t> ServerNode::begin_epoch() {
     return offered;
 }
 
-void ServerNode::receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox&) {
+void ServerNode::receive(const Address& from, const Datagram& datagram, Time now, Outbox&) {
     ++stats_.packets_in;
-    stats_.bytes_in += datagram.size();
+    stats_.bytes_in += datagram.bytes.size();
     Packet packet;
     if (!seal_.open(datagram, packet, stats_.drops)) return;
     if (!(from == link_.other()) || packet.head.sender != 0) return drop(PacketDrop::sender);
     if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
+    if (datagram.marked && packet.head.kind != LUWU_HEARTBEAT) link_.count_mark();
     if (packet.head.kind == LUWU_HEARTBEAT) return take_heartbeat(packet, now);
     if (packet.head.count != wiring_.workers) return drop(PacketDrop::sender);
     if ((packet.head.flags & LUWU_CONFLICT) != 0) {
@@ -269,6 +270,7 @@ void ServerNode::send_heartbeat(Time now, Outbox& outbox) {
     ours.credit[LUWU_STREAM_EXPONENTS] = agreed_.ack() + stored_.size();
     ours.ack[LUWU_STREAM_GRADIENTS] = ours.heard[LUWU_STREAM_GRADIENTS] = gradients_.ack();
     ours.credit[LUWU_STREAM_GRADIENTS] = std::min(gradients_end_, gradients_.end());
+    ours.counts_marks = 1;
     requests_.report_holes(LUWU_STREAM_REQUESTS, theirs.next[LUWU_STREAM_REQUESTS], ours);
     exponents_.report_holes(LUWU_STREAM_EXPONENTS, theirs.next[LUWU_STREAM_EXPONENTS], ours);
     gradients_.report_holes(LUWU_STREAM_GRADIENTS, std::min(theirs.next[LUWU_STREAM_GRADIENTS], gradients_end_), ours);

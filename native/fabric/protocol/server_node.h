@@ -45,7 +45,8 @@ class ServerNode final : public Node {
     // again, and that of the blocks it returns: those offered and not delivered.
     std::vector<std::uint32_t> begin_epoch();
 
-    void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override;
+    void receive(const Address& from, const Datagram& datagram, Time now, Outbox& outbox) override;
+    [[nodiscard]] bool may_be_marked() const override { return link_.counts_marks(); }
     Time advance(Time now, Outbox& outbox) override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }

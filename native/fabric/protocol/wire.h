@@ -11,7 +11,7 @@ extern "C" {
 
 enum {
     LUWU_MAGIC = 0x774c,  // "Lw"
-    LUWU_PROTOCOL = 1,
+    LUWU_PROTOCOL = 2,
     LUWU_FROM_PARENT = 0xffff,  // luwu_head.sender of packets on their way down
     LUWU_CONFLICT = 1,          // luwu_head.flags: the contributions did not agree on the block
     LUWU_PAYLOAD_STEP = 128,    // a payload's full length is a multiple, so that it holds whole groups of any form
@@ -73,7 +73,9 @@ struct luwu_heartbeat {
     uint64_t credit[LUWU_STREAMS];  // packets below may be sent
     uint64_t heard[LUWU_STREAMS];   // all below arrived at this end of the link
     uint32_t holes_used;
-    uint32_t below;  // microseconds that packets wait in queues further down the tree, on the worst way
+    uint32_t below;         // microseconds that packets wait in queues further down the tree, on the worst way
+    uint32_t marked;        // packets of the other end, in this epoch, that a queue has marked on the worst way
+    uint32_t counts_marks;  // 1: they are counted; 0: not, and marked packets are not to be sent
     struct luwu_hole holes[LUWU_MOST_HOLES];  // missing at this end; only those used are sent
 };
 
@@ -87,7 +89,7 @@ namespace luwu::fabric {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian, and nothing swaps bytes yet");
 static_assert(sizeof(luwu_head) == 48 && offsetof(luwu_head, sender) == 16 && offsetof(luwu_head, checksum) == 40);
-static_assert(offsetof(luwu_heartbeat, holes) == 160 && sizeof(luwu_hole) == 16);
+static_assert(offsetof(luwu_heartbeat, holes) == 168 && sizeof(luwu_hole) == 16);
 
 using Head = luwu_head;
 using Hole = luwu_hole;

@@ -74,7 +74,7 @@ void WorkerNode::enter_epoch(std::uint32_t epoch) {
     events_.interrupted();
 }
 
-void WorkerNode::receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox&) {
+void WorkerNode::receive(const Address& from, const Datagram& datagram, Time now, Outbox&) {
     ++stats_.packets_in;
     Packet packet;
     if (!seal_.open(datagram, packet, stats_.drops)) return;
@@ -83,6 +83,7 @@ void WorkerNode::receive(const Address& from, std::span<const std::byte> datagra
         return drop(PacketDrop::sender);
     if (packet.head.kind == LUWU_HEARTBEAT) enter_epoch(packet.head.epoch);
     if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
+    if (datagram.marked && packet.head.kind != LUWU_HEARTBEAT) link_.count_mark();
     switch (packet.head.kind) {
         case LUWU_PARAMETERS:
             return take_parameters(packet);
@@ -279,6 +280,7 @@ void WorkerNode::send_heartbeat(Time now, Outbox& outbox) {
     ours.ack[LUWU_STREAM_PARAMETERS] = ours.heard[LUWU_STREAM_PARAMETERS] = parameters_.ack();
     ours.ack[LUWU_STREAM_EXPONENTS] = ours.heard[LUWU_STREAM_EXPONENTS] = agreed_.ack();
     ours.credit[LUWU_STREAM_PARAMETERS] = std::min(parameters_end_, parameters_.end());
+    ours.counts_marks = 1;
     agreed_.report_holes(LUWU_STREAM_EXPONENTS, theirs.next[LUWU_STREAM_EXPONENTS], ours);
     parameters_.report_holes(LUWU_STREAM_PARAMETERS, std::min(theirs.next[LUWU_STREAM_PARAMETERS], parameters_end_),
                              ours);

@@ -40,7 +40,8 @@ class WorkerNode final : public Node {
     // The server says that this epoch has begun: as if its heartbeat had said so. An older one changes nothing.
     void enter_epoch(std::uint32_t epoch);
 
-    void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override;
+    void receive(const Address& from, const Datagram& datagram, Time now, Outbox& outbox) override;
+    [[nodiscard]] bool may_be_marked() const override { return link_.counts_marks(); }
     Time advance(Time now, Outbox& outbox) override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "fabric/core/address.h"
 
@@ -17,6 +18,9 @@ namespace luwu::fabric {
 namespace {
 
 constexpr std::uint32_t kLongestRunBytes = 65'535;  // that GRO makes
+constexpr int kMarks = 3;                           // bits of the type of service that are for marks (RFC 3168)
+constexpr int kMayBeMarked = 2;
+constexpr int kMarked = 3;
 
 // In glibc's <bits/in.h> since 2.31 only.
 #ifndef IPV6_MULTICAST_ALL
@@ -98,6 +102,21 @@ void size_buffers(const Descriptor& socket, const UdpSettings& settings) {
     if (!set(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, send)) set(socket.get(), SOL_SOCKET, SO_SNDBUF, send);
 }
 
+// With every datagram the kernel says whether it was marked.
+void hear_marks(int descriptor) {
+    set(descriptor, IPPROTO_IP, IP_RECVTOS, 1);
+    set(descriptor, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+}
+
+// What the kernel says beside a datagram of this kind; nothing: it does not.
+template <class Value>
+std::optional<Value> told_in(const cmsghdr& note, int level, int type) {
+    if (note.cmsg_level != level || note.cmsg_type != type) return std::nullopt;
+    Value value{};
+    std::memcpy(&value, CMSG_DATA(&note), sizeof value);
+    return value;
+}
+
 // True for a report on datagrams sent earlier, or of an interface that went down.
 bool is_report(int error_number) {
     switch (error_number) {
@@ -163,6 +182,7 @@ UdpSocket::UdpSocket(const Address& bound, const UdpSettings& settings)
     segments_ = settings.segment_on_send && set(descriptor, IPPROTO_UDP, UDP_SEGMENT, 0);  // 0: only asks
     merges_ = settings.merge_on_receive && settings.buffer_bytes > kLongestRunBytes &&
               set(descriptor, IPPROTO_UDP, UDP_GRO, 1);
+    hear_marks(descriptor);
     bind_socket(socket_, bound);
     socklen_t length = sizeof bound_.value;
     getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound_.value), &length);
@@ -194,6 +214,7 @@ void UdpSocket::join(const Address& group) {
     size_buffers(joined, settings_);
     require(descriptor, SOL_SOCKET, SO_REUSEADDR, 1, "share", group);
     if (merges_) set(descriptor, IPPROTO_UDP, UDP_GRO, 1);
+    hear_marks(descriptor);
     // Without these a group that another process joined, at another interface, would be heard as well.
     require(descriptor, IPPROTO_IP, IP_MULTICAST_ALL, 0, "join", group);
     set(descriptor, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
@@ -246,16 +267,24 @@ void UdpSocket::take(std::size_t index, std::size_t bytes) {
         return;
     }
     std::size_t segment_bytes = bytes;
+    int service = 0;
     for (cmsghdr* note = CMSG_FIRSTHDR(&header); note != nullptr; note = CMSG_NXTHDR(&header, note)) {
-        if (note->cmsg_level != IPPROTO_UDP || note->cmsg_type != UDP_GRO) continue;
-        int told = 0;
-        std::memcpy(&told, CMSG_DATA(note), sizeof told);
-        if (told > 0) segment_bytes = static_cast<std::size_t>(told);
+        const auto merged = told_in<int>(*note, IPPROTO_UDP, UDP_GRO);
+        if (merged && *merged > 0) segment_bytes = static_cast<std::size_t>(*merged);
+        if (const auto type = told_in<std::uint8_t>(*note, IPPROTO_IP, IP_TOS)) service = *type;
+        if (const auto traffic_class = told_in<int>(*note, IPPROTO_IPV6, IPV6_TCLASS)) service = *traffic_class;
     }
     segment_bytes = std::max<std::size_t>(segment_bytes, 1);  // an empty datagram is one too
     stats_.datagrams_received += std::max<std::size_t>(1, (bytes + segment_bytes - 1) / segment_bytes);
     stats_.bytes_received += bytes;
-    received_.push_back({&senders_[index], memory_.get() + index * settings_.buffer_bytes, bytes, segment_bytes});
+    received_.push_back({&senders_[index], memory_.get() + index * settings_.buffer_bytes, bytes, segment_bytes,
+                         (service & kMarks) == kMarked});
+}
+
+void UdpSocket::let_mark(bool may_mark) const {
+    const int service = may_mark ? kMayBeMarked : 0;
+    set(socket_.get(), IPPROTO_IP, IP_TOS, service);
+    set(socket_.get(), IPPROTO_IPV6, IPV6_TCLASS, service);
 }
 
 std::uint32_t UdpSocket::payload_limit(const Address& to) const {

@@ -69,16 +69,20 @@ class UdpSocket {
 
     // Receives one batch, without waiting. Returns true if there may be more. The batch before is gone.
     bool receive();
-    // deliver(const Address& from, std::span<const std::byte> datagram) for each datagram of the batch.
+    // deliver(const Address& from, const Datagram& datagram) for each datagram of the batch.
     template <class Deliver>
     void each(Deliver&& deliver) const {
         for (std::size_t i = 0; i < received_.size(); ++i) {
             const Received& run = received_[i];
             for (std::size_t at = 0; at == 0 || at < run.bytes; at += run.segment_bytes) {
-                deliver(*run.from, std::span(run.data + at, std::min(run.segment_bytes, run.bytes - at)));
+                const std::span bytes(run.data + at, std::min(run.segment_bytes, run.bytes - at));
+                deliver(*run.from, Datagram(bytes, run.marked));
             }
         }
     }
+
+    // Lets queues on the way mark what is sent from now on, instead of losing it, or not (RFC 3168).
+    void let_mark(bool may_mark) const;
 
     // The longest datagram that reaches `to` in one packet, as far as the kernel knows the path. Throws Error(io).
     [[nodiscard]] std::uint32_t payload_limit(const Address& to) const;
@@ -101,6 +105,7 @@ class UdpSocket {
         const std::byte* data;
         std::size_t bytes;
         std::size_t segment_bytes;
+        bool marked;  // the first of them; some kernels before 6.10 put others together with it
     };
 
     [[nodiscard]] bool receive_from(int descriptor, std::size_t& filled);
@@ -117,7 +122,7 @@ class UdpSocket {
     std::unique_ptr<std::byte[]> memory_;
     std::vector<Address> senders_;
     std::vector<iovec> pieces_;
-    std::vector<std::array<std::byte, 32>> controls_;
+    std::vector<std::array<std::byte, 64>> controls_;  // room for what the kernel says of a run: length and marks
     std::vector<mmsghdr> headers_;
     std::vector<Received> received_;
 };

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <ctime>
 #include <limits>
+#include <utility>
 
 #include "fabric/core/clock.h"
 
@@ -73,8 +74,8 @@ Time NodeLoop::turn() {
     const std::lock_guard hold(lock_);
     sleeping_ = false;
     const Time now = monotonic_ns();
-    socket_.each(
-        [&](const Address& from, std::span<const std::byte> datagram) { node_.receive(from, datagram, now, outbox_); });
+    socket_.each([&](const Address& from, const Datagram& datagram) { node_.receive(from, datagram, now, outbox_); });
+    if (const bool may = node_.may_be_marked(); may != std::exchange(may_be_marked_, may)) socket_.let_mark(may);
     const Time until = node_.advance(now, outbox_);
     outbox_.flush();  // before the lock is given back and before the next batch: bodies may lie in either's memory
     stats_ = socket_.stats();

@@ -75,6 +75,7 @@ class NodeLoop {
     OnFailure on_failure_;
     Descriptor wake_;  // an eventfd
     TurnLock lock_;
+    bool may_be_marked_ = false;
     bool sleeping_ = false;  // or about to: a call must wake the loop
     UdpStats stats_;         // as of the last batch
     std::exception_ptr failure_;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from luwu.control.timeouts import Timeouts
 from luwu.core.errors import ConfigError, LuwuError, ServerError, error_named
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 SERVICE = "luwu.control.v1.Control"
 ROOM_SERVICE = "luwu.store.v1.Room"
 """Service of health checks that is NOT_SERVING while the run waits for room on a full disk."""
