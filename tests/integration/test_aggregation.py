@@ -16,6 +16,7 @@ from harness.stored import contents
 from luwu.control import control_pb2 as pb
 from luwu.errors import ConfigError
 from luwu.session.session import Session
+from luwu.store.run_record import Claim, RunRecord
 
 STEPS = 3
 NONSENSE = {"huge": 1e30, "not a number": np.nan, "infinite": np.inf, "negative": -1e30}
@@ -127,11 +128,30 @@ def test_workers_of_uneven_shares_are_refused(tmp_path: Path) -> None:
         with join(rank) as session:
             NumpyWorker(session, small_manifest())
             assert session.aggregate == "median"
-            with pytest.raises(ConfigError, match="equal shares of the batch for median, found balance"):
+            with pytest.raises(ConfigError, match="equal shares of the batch for median, found shares by speed"):
                 session._divide(pb.DivideRequest(attempt=0, rows=16))
 
     with serve("tcp", tmp_path, 3, "median") as join:
         in_threads(3, work)
+
+
+@pytest.mark.parametrize("later", ["mean", "trimmed", "median"])
+def test_a_run_of_luwu_train_keeps_the_average_that_its_server_had(tmp_path: Path, later: str) -> None:
+    """A server that comes back, or a standby that takes over, may have been started with another."""
+
+    def work(rank: int) -> bool:
+        with join(rank) as session:
+            session.claim = Claim(RunRecord("one", "/runs/one", settings={"run.aggregate": "mean"}))
+            return NumpyWorker(session, small_manifest()).step()
+
+    with serve("tcp", tmp_path, 3, "median") as join:
+        assert in_threads(3, work) == [True] * 3
+    with serve("tcp", tmp_path, 3, later) as join:
+        if later == "median":
+            assert in_threads(3, work) == [True] * 3
+        else:
+            with pytest.raises(ConfigError, match=rf"run.aggregate \(median there, {later} here\)"):
+                in_threads(3, work)
 
 
 def test_a_run_of_too_few_workers_is_refused(tmp_path: Path) -> None:

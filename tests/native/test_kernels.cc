@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernel_support.h"
+#include "kernels/convert.h"
 #include "kernels/copy.h"
 #include "kernels/keep.h"
 #include "kernels/processor.h"
@@ -30,32 +31,50 @@ TEST_CASE("the processor has what the compiler's library says, where that answer
 }
 #endif
 
+// A gradient as workers push it, and the values that it stands for.
+struct Pushed {
+    Pushed(std::vector<float> values_, Dtype dtype) : values(std::move(values_)), low(values.size()) {
+        if (dtype == Dtype::float32) return;
+        float_to_low(dtype, values.data(), low.data(), values.size());
+        low_to_float(dtype, low.data(), values.data(), values.size());
+    }
+
+    std::vector<float> values;
+    std::vector<std::uint16_t> low;
+};
+
 TEST_CASE("a trimmed mean leaves out the outermost values of each element, on every instruction set alike") {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-    for (const std::uint32_t workers : {3U, 4U, 5U, 8U, 64U}) {
-        std::vector<std::vector<float>> values;
-        for (std::uint32_t worker = 0; worker < workers; ++worker) {
-            values.push_back(random_floats(kLongest + 1, 100 + worker, -1, 1));
-        }
-        values[0][3] = values[1][3] = kNan;  // counts as the largest
-        values[0][5] = -kInfinity;
+    const auto check = [&](Dtype dtype, std::uint32_t workers) {
+        std::vector<Pushed> pushed;
         std::vector<const void*> buffers;
-        for (const auto& one : values) buffers.push_back(one.data() + 1);  // not aligned
+        for (std::uint32_t worker = 0; worker < workers; ++worker) {
+            auto values = random_floats(kLongest + 1, 100 + worker, -1, 1);
+            if (worker < 2) values[3] = kNan;  // counts as the largest
+            if (worker == 0) values[5] = -kInfinity;
+            pushed.emplace_back(std::move(values), dtype);
+        }
+        for (const Pushed& one : pushed) {  // not aligned
+            buffers.push_back(dtype == Dtype::float32 ? static_cast<const void*>(one.values.data() + 1)
+                                                      : static_cast<const void*>(one.low.data() + 1));
+        }
         for (const std::size_t trims : {std::size_t{1}, std::size_t{(workers - 1) / 2}}) {
             for (const std::size_t length : {std::size_t{1}, std::size_t{31}, std::size_t{64}, kLongest}) {
                 std::vector<float> first;
                 for (const InstructionSet set : available_sets()) {
                     std::vector<float> found(length + 1, 7);
-                    versions::trimmed_mean(set, found.data(), {buffers.data(), workers, Dtype::float32, 9}, trims,
-                                           length);
+                    versions::trimmed_mean(set, found.data(), {buffers.data(), workers, dtype, 9}, trims, length);
                     REQUIRE(found[length] == 7);
                     if (first.empty()) first = found;
                     REQUIRE(found == first);
                 }
                 for (std::size_t i = 0; i < length; ++i) {
                     std::vector<float> sorted;
-                    for (const auto& one : values) sorted.push_back(one[i + 1] != one[i + 1] ? kInfinity : one[i + 1]);
+                    for (const Pushed& one : pushed) {
+                        const float value = one.values[i + 1];
+                        sorted.push_back(value != value ? kInfinity : value);
+                    }
                     std::ranges::sort(sorted);
                     double sum = 0;
                     for (std::size_t at = trims; at < workers - trims; ++at) sum += sorted[at];
@@ -68,6 +87,9 @@ TEST_CASE("a trimmed mean leaves out the outermost values of each element, on ev
                 }
             }
         }
+    };
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16}) {
+        for (const std::uint32_t workers : {3U, 4U, 5U, 8U, 64U}) check(dtype, workers);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "fabric/core/parameter_server.h"
+#include "fabric/core/refusals.h"
 #include "kernels/convert.h"
 #include "network.h"
 
@@ -75,6 +76,15 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
         CHECK(server.memory().plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
     }
     CHECK(test::equal(test::stored_contents({scratch.folder()}, kLow), test::expected_contents(kLow, 2, 3)));
+}
+
+TEST_CASE("a trimmed mean needs enough workers, not too many, and a stream of each") {
+    CHECK_NOTHROW(fabric::check_trims(0, 1, true));
+    CHECK_NOTHROW(fabric::check_trims(1, 3, false));
+    CHECK_NOTHROW(fabric::check_trims(31, 64, false));
+    CHECK(test::kind_of([] { fabric::check_trims(1, 2, false); }, "more than 2 workers") == ErrorKind::invalid);
+    CHECK(test::kind_of([] { fabric::check_trims(1, 65, false); }, "at most 64, found 65") == ErrorKind::invalid);
+    CHECK(test::kind_of([] { fabric::check_trims(1, 3, true); }, "one sum") == ErrorKind::invalid);
 }
 
 TEST_CASE("a vote that overtakes its worker's pushes counts when they have come") {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from luwu.core.aggregation import require_even_shares, trims_for
+from luwu.core.aggregation import require_even_shares, require_same, trims_for
 from luwu.errors import ConfigError
 from luwu.launch.settings import RunSettings, Settings
 from luwu.server.settings import ServerSettings
@@ -37,11 +37,15 @@ def test_a_run_without_enough_workers_or_with_too_many_is_refused(aggregate: str
     assert trims_for(aggregate, fewest) > 0
 
 
-@pytest.mark.parametrize("text", ["", "average", "trimmed 0", "trimmed -1", "trimmed 1.5", "median 2", "trimmed 100"])
+@pytest.mark.parametrize(
+    "text", ["", "average", "trimmed 0", "trimmed -1", "trimmed 1.5", "median 2", "trimmed 32", "trimmed 01"]
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected mean, median, trimmed, or trimmed with a number"):
         RunSettings(aggregate=text)
     assert RunSettings(aggregate="  trimmed   2 ").aggregate == "trimmed 2"
+    assert RunSettings(aggregate="trimmed 31").aggregate == "trimmed 31"
+    assert RunSettings(aggregate="trimmed 1").aggregate == "trimmed"
 
 
 def test_shares_of_a_batch_must_be_equal_where_gradients_are_compared() -> None:
@@ -51,6 +55,20 @@ def test_shares_of_a_batch_must_be_equal_where_gradients_are_compared() -> None:
         require_even_shares("median", 16, 3, balance=False)
     with pytest.raises(ConfigError, match="equal shares of the batch for trimmed, found balance"):
         require_even_shares("trimmed", 15, 3, balance=True)
+
+
+def test_a_run_cannot_ask_for_another_average_than_its_server_makes() -> None:
+    for chosen in ("mean", "median"):
+        require_same(chosen, "median")
+    for server in ("mean", "trimmed"):
+        with pytest.raises(ConfigError, match=f"expected {server}, which the server makes, found median"):
+            require_same("median", server)
+
+
+def test_a_server_of_too_few_workers_is_refused_unless_a_run_may_have_more_or_fewer() -> None:
+    with pytest.raises(ValueError, match=r"server\.aggregate: expected 3 to 64 workers for median, found 2"):
+        ServerSettings(stores=("s",), workers=2, aggregate="median")
+    ServerSettings(stores=("s",), workers=65, min_workers=2, aggregate="median")
 
 
 def test_settings_that_cannot_work_are_refused_before_a_run_begins() -> None:

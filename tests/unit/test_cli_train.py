@@ -45,6 +45,7 @@ def luwu(monkeypatch, tmp_path):
         (["--offload", "host"], ["run.offload", "expected a folder with run.device = cpu"]),
         (["--server", "luwu://localhost:1", "--memory", "1GiB"], ["--memory", "beside --server", "luwu server"]),
         (["--server", "luwu://localhost:1", "--snapshot-every", "2"], ["--snapshot-every", "beside --server"]),
+        (["--server", "luwu://localhost:1", "--aggregate", "median"], ["--aggregate", "beside --server"]),
         (["--join", "luwu://localhost:1", "--steps", "2"], ["--steps", "expected only --run, --device", "--join"]),
         (["--join", "luwu://localhost:1", "--new-run"], ["--new-run", "expected only --run", "--join"]),
         (["--join", "localhost"], ["server 'localhost'", "such as luwu://"]),

@@ -315,6 +315,7 @@ def test_missing_settings_file():
         ({"run": {"dtype": "bfloat16"}}, "run.dtype"),
         ({"run": {"block_dtypes": {"<root>": "bfloat16"}}}, "run.block_dtypes"),
         ({"run": {"stores": ["/elsewhere"]}}, "run.stores"),
+        ({"run": {"aggregate": "median", "workers": 4}}, "run.aggregate"),
     ],
 )
 def test_resuming_keeps_what_decides_the_numbers(change, name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -173,6 +173,16 @@ def with_standby(server: ServerAccess | None, standby: str) -> ServerAccess:
     return server.model_copy(update={"standby": url})
 
 
+def _default_folder(chosen: tuple[Mapping[str, Any], ...]) -> Path:
+    """Return the folder of a run that names none: its text and model name it, whatever else is chosen."""
+    from luwu.launch.folder import default_folder
+    from luwu.launch.settings import build_settings
+
+    named = [{name: tables[name] for name in ("data", "model") if name in tables} for tables in chosen]
+    settings = build_settings(*named)
+    return default_folder(settings.data.path, settings.model.path)
+
+
 def run_training(
     config: Path | None,
     run: Path | None,
@@ -188,7 +198,7 @@ def run_training(
     from luwu.core.errors import ConfigError
     from luwu.core.settings import read_toml
     from luwu.launch.checks import check_machines, check_memory, check_store
-    from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
+    from luwu.launch.folder import RunFolder, check_model, tokenizer_of_model
     from luwu.launch.job import CredentialFiles
     from luwu.launch.own_folder import require_own
     from luwu.launch.returning import run_job
@@ -197,8 +207,7 @@ def run_training(
     from luwu.train.devices import check_device
 
     chosen = (read_toml(config) if config else {}, flags)
-    first = build_settings(*chosen)
-    folder = RunFolder(run or default_folder(first.data.path, first.model.path))
+    folder = RunFolder(run or _default_folder(chosen))
     folder.require_files()
     refuse_joined(folder)
     saved = folder.saved_settings()

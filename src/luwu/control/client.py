@@ -259,7 +259,8 @@ class ControlClient(OfThisProcess):
                 if event.HasField("watching"):
                     self._watching.set()
                 elif event.HasField("failure"):
-                    self._end(error_named(event.failure.error, ServerError)(event.failure.message))
+                    message = self._with_address(event.failure.message)
+                    self._end(error_named(event.failure.error, ServerError)(message))
                 elif event.HasField("closing"):
                     self._end(ServerError(self._with_address(event.closing.message)))
                 else:

@@ -11,15 +11,17 @@ from luwu.core.errors import ConfigError
 from luwu.core.quantities import shown
 
 MEAN = "mean"
+AGGREGATE = "run.aggregate"
+"""Name of the setting in the record of a run."""
 MOST_TRIMMED_WORKERS = 64
 """Most workers whose gradients are trimmed, as native code has it."""
 
 
 def _checked(text: str) -> str:
     words = " ".join(text.split())
-    if re.fullmatch(r"mean|median|trimmed( [1-9]\d?)?", words, re.ASCII) is None:
-        raise ConfigError(f"expected mean, median, trimmed, or trimmed with a number, found {shown(text)}")
-    return words
+    if re.fullmatch(r"mean|median|trimmed( ([1-9]|[12]\d|3[01]))?", words, re.ASCII) is None:
+        raise ConfigError(f"expected mean, median, trimmed, or trimmed with a number from 1 to 31, found {shown(text)}")
+    return "trimmed" if words == "trimmed 1" else words
 
 
 Aggregation = Annotated[str, AfterValidator(_checked)]
@@ -48,6 +50,19 @@ def trims_for(aggregate: str, workers: int, name: str = "aggregate") -> int:
             "run more workers, or take mean"
         )
     return trims
+
+
+def require_same(chosen: str, of_server: str) -> None:
+    """Refuse a run whose settings name another average than its server makes; ``mean`` is also what is not set.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if chosen not in (MEAN, of_server):
+        raise ConfigError(
+            f"run.aggregate: expected {of_server}, which the server makes, found {chosen}; give --aggregate to luwu "
+            "server and leave it out here"
+        )
 
 
 def require_even_shares(aggregate: str, batch: int, workers: int, *, balance: bool, name: str = "aggregate") -> None:

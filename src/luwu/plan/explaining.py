@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from luwu.core.aggregation import MEAN
 from luwu.core.quantities import format_size
 from luwu.launch.settings import Settings
 from luwu.observe.bounds import Bound, Part, Step, bounds_of, short_of
@@ -148,7 +149,7 @@ def _of_compute(step: Step, settings: Settings, changes: DiskChanges) -> Iterato
 def _of_worker(step: Step, settings: Settings, changes: DiskChanges) -> Iterator[Remedy]:
     text = f"worker {step.rank} as fast as the others: see what else its machine does"
     yield Remedy("worker", text, _gain(step, step.seconds - step.excess))
-    if not settings.run.balance and settings.run.device == "cpu":
+    if not settings.run.balance and settings.run.device == "cpu" and settings.run.aggregate == MEAN:
         workers, others = settings.run.workers, step.own - step.excess
         together = workers / (1 / step.own + (workers - 1) / others) if others > 0 else 0.0
         text = "sequences divided by the workers' speeds; the run is then not reproducible to the bit (--balance)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from luwu.control import control_pb2 as pb
@@ -19,7 +20,7 @@ from luwu.control.credentials import (
 )
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
-from luwu.core.aggregation import MEAN
+from luwu.core.aggregation import AGGREGATE, MEAN
 from luwu.core.division import Share, Standing
 from luwu.core.errors import AuthenticationError, ConfigError
 from luwu.core.manifest import Manifest
@@ -197,6 +198,10 @@ class NetworkService(ControlService[Any]):
         return self._runs.attach(worker, Manifest.from_json(request.manifest), terms, place, claim)
 
     def _claim_of(self, run: Run, wanted: Claim) -> ClaimStore:
+        if AGGREGATE in wanted.run.settings:  # it is this server's, and must not change from start to start
+            settings = {**wanted.run.settings, AGGREGATE: self._aggregate}
+            wanted = replace(wanted, run=replace(wanted.run, settings=settings))
+
         def claim(counts: Counts) -> tuple[Counts, str]:
             found = self._claim(wanted, counts)
             self._standby.note_run()

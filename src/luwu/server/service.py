@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from luwu.control import control_pb2 as pb
 from luwu.control.rpc import PROTOCOL_VERSION, check_version
 from luwu.control.timeouts import TIMEOUTS
-from luwu.core.aggregation import MEAN, require_even_shares
+from luwu.core.aggregation import MEAN
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import LossScale
@@ -230,7 +230,11 @@ class ControlService(ABC, Generic[CallerT]):
         """Divide the batch of a worker's attempt by the speeds of all workers."""
         worker = self.worker_of(caller)
         run = worker.run
-        require_even_shares(self._aggregate, request.rows, run.workers, balance=True)
+        if self._aggregate != MEAN:
+            raise ConfigError(
+                f"aggregate: expected equal shares of the batch for {self._aggregate}, found shares by speed "
+                "(balance, or divide_batch); leave that out"
+            )
         attempts = run.stats().get("attempts", 0)
         if request.attempt != attempts:
             raise ConfigError(f"attempt: expected {attempts}, which is next, found {request.attempt}")

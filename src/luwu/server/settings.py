@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from luwu.control.credentials import CredentialSettings
 from luwu.control.exposition import MetricsPlace
 from luwu.control.timeouts import Timeouts
-from luwu.core.aggregation import MEAN, Aggregation
+from luwu.core.aggregation import MEAN, Aggregation, trims_for
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import Port, SecondsOrZero, Size, StoreFolders, Workers
 from luwu.core.settings import TOML_ONLY, Flag, Group
@@ -71,6 +71,13 @@ class ServerSettings(DiskSettings, CredentialSettings):
                 f"server.aggregate: expected mean over udp, where switches add the gradients, found {self.aggregate}; "
                 "use --transport tcp"
             )
+        return self
+
+    @model_validator(mode="after")
+    def workers_can_be_aggregated(self) -> ServerSettings:
+        """Refuse a number of workers that has no such average, where a run can have no other."""
+        if not self.min_workers:
+            trims_for(self.aggregate, self.workers, "server.aggregate")
         return self
 
     @model_validator(mode="after")
