@@ -51,7 +51,6 @@ def examine(folder: Path) -> list[Finding]:
         *_native(),
         _direct_io(existing),
         _huge_pages(),
-        _shared_huge_pages(),
         _locked_memory(),
         _allocator(),
         *_torch(),
@@ -204,7 +203,7 @@ def _shared_huge_pages() -> Finding:
         "huge pages of shared memory",
         chosen,
         chosen in ("always", "within_size", "advise", "force"),
-        f"what workers and server share, and copies to and from GPUs, are in small pages: echo advise > {setting}",
+        f"memory for copies to and from GPUs is locked and mapped in small pages: echo advise > {setting}",
     )
 
 
@@ -244,7 +243,7 @@ def _torch() -> list[Finding]:
             bool(devices),
             "workers compute on the processor",
         ),
-        *([Finding("page-locked memory", PAGE_LOCKED)] if devices else []),
+        *([Finding("page-locked memory", PAGE_LOCKED), _shared_huge_pages()] if devices else []),
         Finding(
             "bfloat16 on the processor",
             "matrix products" if products else "no matrix products",
