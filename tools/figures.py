@@ -86,6 +86,7 @@ SECTIONS = {
         "network_aggregate",
         "network_loss",
         "network_queues",
+        "network_marks",
         "network_heartbeats",
         "network_servers",
         "xdp_packet",

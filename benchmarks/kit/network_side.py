@@ -23,7 +23,7 @@ JOB, KEY = 7, 11
 WINDOW_BYTES = 6 << 20  # parameters, and gradients, under way at most; as a server has it (luwu.server.tree)
 REQUEST_WINDOW, EXPONENT_WINDOW = 64, 256
 TIMING = timings_of(TIMEOUTS)
-HEARTBEAT_BYTES = 208  # that reports no holes
+HEARTBEAT_BYTES = 216  # that reports no holes
 FRAME_BYTES = 14  # around a packet
 QUEUE_SECONDS = 0.05  # of a limited link; 1.25 MB at 200 Mb/s, a part of what a rack switch buffers for a port
 
@@ -59,6 +59,16 @@ class Hosts:
         seconds = QUEUE_SECONDS if frames is None else 8 * frames * (self.mtu + FRAME_BYTES) / rate_bits
         for host in (self.server, *self.workers):
             host.link.limit(rate_bits, latency_seconds=seconds)
+
+    def mark(self, rate_bits: float) -> None:
+        """The queues of links that are limited to this rate mark frames that come while more than 64 wait."""
+        for host in (self.server, *self.workers):
+            host.link.mark(rate_bits)
+
+    def unmark(self) -> None:
+        """The queues mark no more."""
+        for host in (self.server, *self.workers):
+            host.link.unmark()
 
     def unlimit(self) -> None:
         """Takes the limits away."""

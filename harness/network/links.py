@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from harness.network.errors import NetworkError
+from harness.network.errors import NetworkError, NetworkUnavailableError
 from harness.network.namespaces import wait_until
 from harness.network.nodes import End, Node, Switch
 from harness.network.wire import Rule, Wire
 
+MARKS = Path(__file__).resolve().parents[2] / "build/native/marks.bpf.o"
 REORDER_LONGEST_SECONDS = 0.05  # what is held back for others goes then at the latest: maybe nothing follows
 
 
@@ -62,6 +64,31 @@ class Link:
         for end in self._senders(towards):
             settings = f"rate {int(rate_bits)}bit burst {burst} latency {max(1, int(latency_seconds * 1e6))}us"
             end.node.tc(f"qdisc replace dev {end.interface} root tbf {settings}")
+
+    def mark(self, rate_bits: float) -> None:
+        """Mark frames that come while more than 64 wait, as a queue with ECN does, before a `limit` of the same rate.
+
+        Args:
+            rate_bits: bits a second: 100e6, 500e6 or 1e9, of full Ethernet frames.
+
+        Raises:
+            NetworkUnavailableError: the program was not built.
+        """
+        if not MARKS.exists():
+            raise NetworkUnavailableError(
+                f"{MARKS} is not built (tools/native_tests.sh native; needs clang and libbpf-dev)"
+            )
+        self.unmark()
+        for end in (self.a, self.b):
+            end.node.tc(f"qdisc add dev {end.interface} clsact")
+            program = f"direct-action object-file {MARKS} section tc_{round(rate_bits / 1e6)}"
+            end.node.tc(f"filter add dev {end.interface} egress bpf {program}")
+
+    def unmark(self) -> None:
+        """Mark no more frames."""
+        for end in (self.a, self.b):
+            if "clsact" in self.queue(end.node.name):
+                end.node.tc(f"qdisc delete dev {end.interface} clsact")
 
     def unlimit(self) -> None:
         """Take the limits away."""
