@@ -48,6 +48,8 @@ TWO_SERVERS = ", two servers"
 TRANSPORTS = ("shared memory", "TCP", "TCP" + TWO_SERVERS, "UDP", "UDP" + TWO_SERVERS)
 CALM = ("shared memory", "UDP")
 """Those with an undisturbed run. It tells the bits of those that follow it."""
+CHECKED = ("shared memory", "TCP" + TWO_SERVERS, "UDP")
+"""Those of --check: each transport, and several servers once."""
 BACK_SECONDS = 2.0
 MEMORY = 64 << 20
 STEPS_BETWEEN = 3
@@ -250,12 +252,13 @@ def main() -> int:
     layers, hidden = options.size((4, 128), check=(1, 32))
     shape = {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}
     steps = options.effort(kills * (STEPS_BETWEEN + 6), check=20)
+    transports = options.size(TRANSPORTS, check=CHECKED)
 
     def measure() -> dict[str, Any]:
         settings = {"shape": shape, "rows": 4, "steps": steps}
         details: dict[str, Any] = {}
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-            for transport in TRANSPORTS:
+            for transport in transports:
                 if transport in CALM:
                     calm = play(transport, Path(folder) / f"calm {transport}", settings, 0)
                 found = play(transport, Path(folder) / transport, settings, kills)

@@ -82,10 +82,11 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     case = options.size(None, check=Case("smallest", 1, 64, 32, 2, 1, "float32", memory="64MiB"))
+    models = options.size(MODELS, check=MODELS[:1])
     steps, seconds = options.effort((4, 5.0), check=(1, 0.05))
 
     def measure() -> dict[str, Any]:
-        plans = [planned(model, ram, drives) for model in MODELS for ram in MEMORIES for drives in DRIVES]
+        plans = [planned(model, ram, drives) for model in models for ram in MEMORIES for drives in DRIVES]
         show(plans)
         wanted = case or largest_case(options.folder)
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
