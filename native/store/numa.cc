@@ -122,7 +122,7 @@ std::vector<NumaNode> numa_nodes(const std::filesystem::path& system, const std:
         nodes.push_back({*number, processors_of(entry.path(), usable)});
         found += nodes.back().processors.size();
     }
-    if (found != usable.size()) return {{0, usable}};
+    if (usable.empty() || found != usable.size()) return {{0, usable}};
     std::erase_if(nodes, [](const NumaNode& node) { return node.processors.empty(); });
     std::sort(nodes.begin(), nodes.end(), [](const NumaNode& a, const NumaNode& b) { return a.number < b.number; });
     return nodes;

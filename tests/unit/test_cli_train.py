@@ -61,6 +61,10 @@ def luwu(monkeypatch, tmp_path):
         (["--key-file", "nosuch"], ["nosuch"]),
         (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
         (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
+        (
+            ["--config", "median.toml", "--server", "luwu://localhost:1"],
+            ["run.aggregate: expected none beside --server, found median", "luwu server"],
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, monkeypatch, arguments, words):
@@ -70,6 +74,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, monkeypatch, a
     (tmp_path / "empty.parquet").write_bytes(b"PAR1")
     (tmp_path / "short.txt").write_text("ten letter")
     (tmp_path / "wrong.toml").write_text("[model]\ndepth = 3\n")
+    (tmp_path / "median.toml").write_text('[run]\naggregate = "median"\n')
     code, output, error = luwu("train", *arguments)
     assert code == 2
     assert output == ""

@@ -315,12 +315,18 @@ def test_missing_settings_file():
         ({"run": {"dtype": "bfloat16"}}, "run.dtype"),
         ({"run": {"block_dtypes": {"<root>": "bfloat16"}}}, "run.block_dtypes"),
         ({"run": {"stores": ["/elsewhere"]}}, "run.stores"),
-        ({"run": {"aggregate": "median", "workers": 4}}, "run.aggregate"),
     ],
 )
 def test_resuming_keeps_what_decides_the_numbers(change, name):
     with pytest.raises(ConfigError, match=rf"^{name}: the run was started with"):
         check_resume(Settings(), build_settings(change))
+
+
+def test_resuming_keeps_an_average_that_the_run_chose():
+    mean, median = (build_settings({"run": {"aggregate": name, "workers": 4}}) for name in ("mean", "median"))
+    with pytest.raises(ConfigError, match=r"run\.aggregate: the run was started with 'median', found 'mean'"):
+        check_resume(median, mean)
+    check_resume(mean, median)  # a server elsewhere may have made it: its store knows
 
 
 def test_resuming_may_change_the_rest():

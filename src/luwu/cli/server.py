@@ -71,7 +71,12 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
     with NetworkServer(wanted, credentials, settings.timeouts, gives_up=told_again) as network:
         workers = f"{wanted.min_workers}-{wanted.workers}" if wanted.min_workers else str(wanted.workers)
         log.info(
-            "serves %s stores=%s workers=%s durable=%r", network.url, ",".join(wanted.stores), workers, wanted.durable
+            "serves %s stores=%s workers=%s durable=%r aggregate=%r",
+            network.url,
+            ",".join(wanted.stores),
+            workers,
+            wanted.durable,
+            wanted.aggregate,
         )
         if not wanted.standby_of:
             tell_url(network.url, url_file)

@@ -132,6 +132,20 @@ def refuse_beside_server(given: dict[str, Any]) -> None:
             raise ConfigError(f"{flag}: expected none beside --server; give it to luwu server, whose it is")
 
 
+def read_config(config: Path | None, server: ServerAccess | None) -> dict[str, Any]:
+    """Return the tables of a settings file; raises ConfigError for an average beside a server."""
+    from luwu.core.aggregation import MEAN
+    from luwu.core.errors import ConfigError
+    from luwu.core.settings import read_toml
+
+    tables = read_toml(config) if config else {}
+    run = tables.get("run")
+    found = run.get("aggregate", MEAN) if isinstance(run, dict) else MEAN
+    if server is not None and found != MEAN:
+        raise ConfigError(f"run.aggregate: expected none beside --server, found {found}; give it to luwu server")
+    return tables
+
+
 def find_files(key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None]) -> CredentialFiles:
     """Return the files of credentials that were named; raises ConfigError where they are no whole set."""
     from luwu.control.credentials import tls_files
@@ -196,7 +210,6 @@ def run_training(
     from rich.console import Console
 
     from luwu.core.errors import ConfigError
-    from luwu.core.settings import read_toml
     from luwu.launch.checks import check_machines, check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, tokenizer_of_model
     from luwu.launch.job import CredentialFiles
@@ -206,7 +219,7 @@ def run_training(
     from luwu.observe.display import choose_display
     from luwu.train.devices import check_device
 
-    chosen = (read_toml(config) if config else {}, flags)
+    chosen = (read_config(config, server), flags)
     folder = RunFolder(run or _default_folder(chosen))
     folder.require_files()
     refuse_joined(folder)

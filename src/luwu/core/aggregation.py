@@ -42,27 +42,14 @@ def trims_for(aggregate: str, workers: int, name: str = "aggregate") -> int:
     if aggregate == MEAN:
         return 0
     number = re.search(r"\d+", aggregate)
-    trims = (workers - 1) // 2 if aggregate == "median" else int(number[0]) if number else 1
-    fewest = 2 * max(1, trims) + 1
+    least = int(number[0]) if number else 1
+    fewest = 2 * least + 1
     if not fewest <= workers <= MOST_TRIMMED_WORKERS:
         raise ConfigError(
             f"{name}: expected {fewest} to {MOST_TRIMMED_WORKERS} workers for {aggregate}, found {workers}; "
-            "run more workers, or take mean"
+            f"run {'more' if workers < fewest else 'fewer'} workers, or take mean"
         )
-    return trims
-
-
-def require_same(chosen: str, of_server: str) -> None:
-    """Refuse a run whose settings name another average than its server makes; ``mean`` is also what is not set.
-
-    Raises:
-        ConfigError: they differ.
-    """
-    if chosen not in (MEAN, of_server):
-        raise ConfigError(
-            f"run.aggregate: expected {of_server}, which the server makes, found {chosen}; give --aggregate to luwu "
-            "server and leave it out here"
-        )
+    return (workers - 1) // 2 if aggregate == "median" else least
 
 
 def require_even_shares(aggregate: str, batch: int, workers: int, *, balance: bool, name: str = "aggregate") -> None:
@@ -76,5 +63,5 @@ def require_even_shares(aggregate: str, batch: int, workers: int, *, balance: bo
     found = "balance" if balance else f"a batch of {batch} for {workers} workers"
     raise ConfigError(
         f"{name}: expected equal shares of the batch for {aggregate}, found {found}; take a batch that the workers "
-        "divide evenly, without balance"
+        "divide evenly (--batch), without balance"
     )

@@ -51,7 +51,7 @@ class ServerSettings(DiskSettings, CredentialSettings):
     step_deadline_seconds: SecondsOrZero = 0.0
     """time without progress, while others wait, after which a worker counts as lost; 0: they wait on"""
     aggregate: Aggregation = "mean"
-    """gradient of a step: the workers' mean, their median, or trimmed: a mean without the outermost values; over tcp"""
+    """gradient of a step: the workers' mean, median, trimmed, or "trimmed 2": without the outermost values; over tcp"""
     standby_of: str = ""
     """luwu://HOST:PORT of a server whose store this one is to have, too, at each commit; empty: this is no standby"""
     take_over_after: SecondsOrZero = 0.0
@@ -75,9 +75,9 @@ class ServerSettings(DiskSettings, CredentialSettings):
 
     @model_validator(mode="after")
     def workers_can_be_aggregated(self) -> ServerSettings:
-        """Refuse a number of workers that has no such average, where a run can have no other."""
-        if not self.min_workers:
-            trims_for(self.aggregate, self.workers, "server.aggregate")
+        """Refuse numbers of workers that have no such average."""
+        for workers in (self.min_workers or self.workers, self.workers):
+            trims_for(self.aggregate, workers, "server.aggregate")
         return self
 
     @model_validator(mode="after")

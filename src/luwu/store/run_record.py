@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from luwu.core.aggregation import AGGREGATE
 from luwu.core.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.core.words import counted
@@ -220,9 +221,13 @@ def _check_same(folder: Path, record: RunRecord, claim: Claim, counts: Counts) -
         )
     changed = differences(record, claim.run)
     if changed and counts.attempts > record.first.attempts:
+        name = changed[0].partition(" ")[0]
+        average = json.dumps(record.settings.get(AGGREGATE))
+        starts = f" (start luwu server, or luwu train without --server, with --aggregate {average})"
+        where = starts if name == AGGREGATE else ""
         raise ConfigError(
-            f"{changed[0].partition(' ')[0]}: {_named(record)} was started with other settings: {_some(changed)}; give "
-            "the first ones back, or start another run with --run and --store"
+            f"{name}: {_named(record)} was started with other settings: {_some(changed)}; give "
+            f"the first ones back{where}, or start another run with --run and --store"
         )
     if counts.step < record.first.step:
         raise ConfigError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from luwu.control.credentials import TlsFiles
-from luwu.core.aggregation import require_even_shares, require_same
+from luwu.core.aggregation import require_even_shares
 from luwu.core.errors import AttemptVoidError, DataError, LuwuError
 from luwu.core.room import Room
 from luwu.core.shares import even_share
@@ -137,7 +137,6 @@ class Trainer:
         last_attempts: NotesAttempts,
         agreement: StopAgreement,
     ) -> None:
-        require_same(settings.run.aggregate, session.aggregate)
         require_even_shares(session.aggregate, settings.run.batch, session.workers, balance=settings.run.balance)
         self._report = report
         self._agreement = agreement
