@@ -169,7 +169,7 @@ def test_a_child_that_outlives_its_worker_keeps_nothing(
         if server is None:
             with luwu.open(where, memory=MEMORY, rank=0, workers=1) as session:
                 again = NumpyWorker(session, small_manifest())
-                assert again.step() and session.step in (1, 2)  # a step answered just before the kill may be lost
+                assert again.step()
         elif isinstance(server, LocalServer):
             wait_until(lambda: server.workers_lost() != [], "the server to notice")
         else:

@@ -100,8 +100,9 @@ TEST_CASE("the thread pool and io_uring leave the same store") {
 TEST_CASE("a machine with two NUMA nodes leaves the same store, with few threads and with many") {
     constexpr double kNorm = 3;  // clips every step
     for (const std::uint32_t threads : {2U, 3U, 5U}) {
-        for (const auto& [budget, clips] :
-             {std::pair(Rig::minimum_bytes(kLow, 1), false), {kPlenty, false}, {kPlenty, true}}) {
+        for (const auto& kept : {std::pair(Rig::minimum_bytes(kLow, 1), false), {kPlenty, false}, {kPlenty, true}}) {
+            const std::uint64_t budget = kept.first;
+            const bool clips = kept.second;
             CAPTURE(threads);
             CAPTURE(budget);
             CAPTURE(clips);
