@@ -95,7 +95,8 @@ TEST_CASE("a socket hears which datagrams were marked on the way, also in a run 
         UdpOutbox outbox(sender);
         const auto marks = [&] {
             std::vector<bool> found;
-            send(outbox, receiver.bound(), patterns(std::vector<std::size_t>(5, 1000)), 0);
+            const auto sent = patterns(std::vector<std::size_t>(5, 1000));
+            send(outbox, receiver.bound(), sent, 0);
             outbox.flush();
             while (found.size() < 5) {
                 pollfd waited{receiver.descriptor(), POLLIN, 0};
