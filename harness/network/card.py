@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.network import devices
-from harness.network.errors import NetworkUnavailableError
 from harness.network.namespaces import command
 from harness.network.nodes import End, Node
+from harness.network.programs import built
 
-PROGRAM = Path(__file__).resolve().parents[2] / "build/native/card.bpf.o"
 NUMBERS = {"a": 10, "b": 11}  # of the interfaces in a link's middle: the program finds one from the other
 
 
@@ -19,10 +16,7 @@ def attach_cards(node: Node, ends: tuple[End, End]) -> None:
     Raises:
         NetworkUnavailableError: the program was not built.
     """
-    if not PROGRAM.exists():
-        raise NetworkUnavailableError(
-            f"{PROGRAM} is not built (tools/native_tests.sh native; needs clang and libbpf-dev)"
-        )
+    program = built("card.bpf.o")
     for end in ends:
         with end.node.inside():
             devices.enable_gro(end.interface)
@@ -30,4 +24,4 @@ def attach_cards(node: Node, ends: tuple[End, End]) -> None:
         with node.inside():
             devices.enable_gro(interface)
         node.thread(interface)  # or the work is done, and counted, where frames come from
-        command("ip", "-n", node.namespace, *f"link set dev {interface} xdpdrv obj {PROGRAM} sec xdp".split())
+        command("ip", "-n", node.namespace, *f"link set dev {interface} xdpdrv obj {program} sec xdp".split())

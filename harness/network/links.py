@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from harness.network.errors import NetworkError, NetworkUnavailableError
+from harness.network.errors import NetworkError
 from harness.network.namespaces import wait_until
 from harness.network.nodes import End, Node, Switch
+from harness.network.programs import built
 from harness.network.wire import Rule, Wire
 
-MARKS = Path(__file__).resolve().parents[2] / "build/native/marks.bpf.o"
 REORDER_LONGEST_SECONDS = 0.05  # what is held back for others goes then at the latest: maybe nothing follows
 
 
@@ -74,14 +73,11 @@ class Link:
         Raises:
             NetworkUnavailableError: the program was not built.
         """
-        if not MARKS.exists():
-            raise NetworkUnavailableError(
-                f"{MARKS} is not built (tools/native_tests.sh native; needs clang and libbpf-dev)"
-            )
+        marks = built("marks.bpf.o")
         self.unmark()
         for end in (self.a, self.b):
             end.node.tc(f"qdisc add dev {end.interface} clsact")
-            program = f"direct-action object-file {MARKS} section tc_{round(rate_bits / 1e6)}"
+            program = f"direct-action object-file {marks} section tc_{round(rate_bits / 1e6)}"
             end.node.tc(f"filter add dev {end.interface} egress bpf {program}")
 
     def unmark(self) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from tests.network_fixtures import NetworkFactory
 
-from harness.network import Network, NetworkError, Process, card, namespaces
+from harness.network import Network, NetworkError, NetworkUnavailableError, Process, namespaces
 from harness.network.namespaces import has_ended, wait_until
+from harness.network.programs import built
 from harness.network.stream import Stream, numbered, numbers
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
@@ -75,8 +76,10 @@ def test_mtu_is_kept(wired_network: NetworkFactory, mtu_bytes: int, wired: bool)
 
 
 def test_links_with_cards_need_no_bridge(network: NetworkFactory) -> None:
-    if not card.PROGRAM.exists():
-        pytest.skip(f"{card.PROGRAM} is not built")
+    try:
+        built("card.bpf.o")
+    except NetworkUnavailableError as error:
+        pytest.skip(str(error))
     with network(cards=True) as net:
         server, worker = net.star("server", "w0")
         net.link("w1", "w2")

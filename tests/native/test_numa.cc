@@ -1,16 +1,11 @@
 #include <doctest/doctest.h>
-#include <linux/mempolicy.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
-#include <array>
 #include <fstream>
-#include <sstream>
 
 #include "fabric/core/shared_memory.h"
+#include "memory_maps.h"
 #include "store/aligned_buffer.h"
 #include "store/numa.h"
 #include "support.h"
@@ -21,30 +16,7 @@ namespace {
 
 constexpr std::uint64_t kBytes = 8U << 20;
 
-// The line VmFlags of /proc/self/smaps for the mapping that has this address.
-std::string flags_at(const std::byte* memory) {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    std::ifstream maps("/proc/self/smaps");
-    bool inside = false;
-    for (std::string line; std::getline(maps, line);) {
-        std::uintptr_t begin = 0;
-        std::uintptr_t end = 0;
-        char dash = 0;
-        if (std::istringstream(line) >> std::hex >> begin >> dash >> end && dash == '-') {
-            inside = begin <= address && address < end;
-        }
-        if (inside && line.starts_with("VmFlags:")) return line;
-    }
-    return "";
-}
-
-// How the system chooses the nodes of a page's memory; -1 where it does not tell.
-int policy_at(const std::byte* memory) {
-    int policy = -1;
-    std::array<unsigned long, 16> nodes{};
-    const long told = syscall(SYS_get_mempolicy, &policy, nodes.data(), 1024, memory, MPOL_F_ADDR);
-    return told == 0 ? policy : -1;
-}
+int mode_at(const std::byte* memory) { return test::policy_at(memory)->mode; }
 
 void write_node(const std::filesystem::path& system, const std::string& name, const std::string& processors,
                 std::uint64_t kibibytes) {
@@ -115,15 +87,15 @@ TEST_CASE("a range's pages come from the node that was asked for, or from all, a
     const auto nodes = store::numa_nodes();
     store::interleave({memory.data() + 16384, 4096}, nodes);
     store::prefer_node({}, 0);
-    if (policy_at(memory.data()) < 0) {
+    if (!test::policy_at(memory.data())) {
         MESSAGE("SKIPPED: this system does not tell how it chooses NUMA nodes");
         return;
     }
-    CHECK(policy_at(memory.data()) == MPOL_DEFAULT);
-    CHECK(policy_at(memory.data() + 8192) == MPOL_PREFERRED);
-    CHECK(policy_at(memory.data() + 12288) == MPOL_DEFAULT);
-    CHECK(policy_at(memory.data() + 16384) == MPOL_INTERLEAVE);
-    CHECK(policy_at(memory.data() + 20480) == MPOL_DEFAULT);
+    CHECK(mode_at(memory.data()) == MPOL_DEFAULT);
+    CHECK(mode_at(memory.data() + 8192) == MPOL_PREFERRED);
+    CHECK(mode_at(memory.data() + 12288) == MPOL_DEFAULT);
+    CHECK(mode_at(memory.data() + 16384) == MPOL_INTERLEAVE);
+    CHECK(mode_at(memory.data() + 20480) == MPOL_DEFAULT);
 }
 
 TEST_CASE("large memory asks for huge pages, shared memory too, and a private copy of it does not") {
@@ -132,12 +104,12 @@ TEST_CASE("large memory asks for huge pages, shared memory too, and a private co
         return;
     }
     const store::AlignedBuffer memory(kBytes);
-    CHECK(flags_at(memory.data()).find(" hg") != std::string::npos);
+    CHECK(test::flags_at(memory.data()).find(" hg") != std::string::npos);
     const store::AlignedBuffer small(4096);
-    CHECK(flags_at(small.data()).find(" hg") == std::string::npos);
+    CHECK(test::flags_at(small.data()).find(" hg") == std::string::npos);
     const fabric::MemoryFile file("shared", kBytes);
     const fabric::Mapping shared(file.descriptor(), fabric::MapMode::shared);
-    CHECK(flags_at(shared.data()).find(" hg") != std::string::npos);
+    CHECK(test::flags_at(shared.data()).find(" hg") != std::string::npos);
     const fabric::Mapping copy(file.descriptor(), fabric::MapMode::private_copy);
-    CHECK(flags_at(copy.data()).find(" hg") == std::string::npos);
+    CHECK(test::flags_at(copy.data()).find(" hg") == std::string::npos);
 }

@@ -43,7 +43,7 @@ struct Told {
         const std::vector<std::byte> datagram = mail.datagram;
         node.receive(address_of(number), datagram, now, mail);
     }
-    // What the switch tells its parent when its children tell of these.
+    // Returns the switch's heartbeat to its parent after its children have told of these.
     Heartbeat up_after(const std::vector<Heartbeat>& states) {
         tell(parent, kParent, {});
         for (std::uint16_t child = 0; child < states.size(); ++child) {

@@ -1,6 +1,6 @@
-// What a queue does that marks packets instead of losing them (RFC 3168), before a link's limit of the same rate: it
-// follows the queue there from what has passed, and marks what comes while more than 64 frames wait. A section for each
-// rate, in Mb/s. harness/network/links.py attaches it.
+// This program marks packets as a queue does that marks instead of losing them (RFC 3168). It runs before a link's
+// limit of the same rate, follows the queue there from what has passed, and marks frames that come while more than 64
+// wait. It has a section for each rate, in Mb/s. harness/network/links.py attaches it.
 #include <linux/bpf.h>  // first
 
 // clang-format off

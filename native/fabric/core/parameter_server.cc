@@ -51,8 +51,7 @@ void go_to_step(store::ChunkStore& store, const ServerSettings& settings, std::u
 ParameterServer::ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure)
     : settings_(checked(std::move(settings))),
       layout_(settings_.shape, static_cast<std::uint32_t>(settings_.folders.size())),
-      nodes_(nodes_of(layout_, settings_)),
-      memory_(layout_, plan_of(layout_, settings_), settings_.gradient_dtype, nodes_),
+      memory_(layout_, plan_of(layout_, settings_), settings_.gradient_dtype),
       store_(settings_.folders, layout_, settings_.uuid, settings_.mode),
       findings_(store_.findings()),
       initialised_(store_.initialised()) {
@@ -70,8 +69,9 @@ ParameterServer::ParameterServer(ServerSettings settings, std::function<void(con
         settings_.replica->commit(store_);
     }
     pipeline::PipelineSettings for_pipeline;
+    for_pipeline.nodes = nodes_of(layout_, settings_);
+    for_pipeline.nodes.place_between({memory_.window(), memory_.plan().window_bytes});
     for_pipeline.plan = memory_.plan();
-    for_pipeline.nodes = nodes_;
     for_pipeline.window = memory_.window();
     for_pipeline.workers = settings_.workers;
     for_pipeline.tracing = settings_.tracing;

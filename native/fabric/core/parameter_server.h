@@ -107,7 +107,6 @@ class ParameterServer {
   private:
     ServerSettings settings_;
     store::Layout layout_;
-    schedule::NodePlan nodes_;
     ServerMemory memory_;  // before the store: a budget that is too small leaves it alone
     store::ChunkStore store_;
     std::vector<std::string> findings_;

@@ -3,14 +3,12 @@
 namespace luwu::fabric {
 
 ServerMemory::ServerMemory(const store::Layout& layout, const schedule::ResidencyPlan& plan,
-                           std::optional<kernels::Dtype> gradient_dtype, const schedule::NodePlan& nodes)
+                           std::optional<kernels::Dtype> gradient_dtype)
     : layout_(layout),
       plan_(plan),
       gradient_dtype_(gradient_dtype),
       file_("luwu-window", plan_.window_bytes),
-      mapping_(file_.descriptor(), MapMode::shared) {
-    nodes.place_between({mapping_.data(), mapping_.bytes()});
-}
+      mapping_(file_.descriptor(), MapMode::shared) {}
 
 std::uint64_t ServerMemory::parameter_bytes(std::uint32_t block) const { return layout_.shape().blocks[block].bytes(); }
 

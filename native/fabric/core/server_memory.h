@@ -7,7 +7,6 @@
 
 #include "fabric/core/shared_memory.h"
 #include "kernels/dtype.h"
-#include "schedule/node_plan.h"
 #include "schedule/residency.h"
 #include "store/layout.h"
 
@@ -17,7 +16,7 @@ class ServerMemory {
   public:
     // `gradient_dtype`: of all blocks' gradients; none: each block's own. `layout` must stay as long as this object.
     ServerMemory(const store::Layout& layout, const schedule::ResidencyPlan& plan,
-                 std::optional<kernels::Dtype> gradient_dtype, const schedule::NodePlan& nodes);
+                 std::optional<kernels::Dtype> gradient_dtype);
 
     [[nodiscard]] const schedule::ResidencyPlan& plan() const { return plan_; }
     [[nodiscard]] std::byte* window() const { return mapping_.data(); }

@@ -127,7 +127,7 @@ void Congestion::shrink(double factor) {
     searching_ = searched_before_trial_ = false;
 }
 
-// The part of the window that this period's signs of a queue leave.
+// Returns the part of the window that this period's signs of a queue leave.
 double Congestion::left_by_signs(Time now) const {
     double left = 1;
     if (lost_ > 8 && lost_ > kHeavyLoss * (arrived_ + lost_)) {
@@ -139,8 +139,9 @@ double Congestion::left_by_signs(Time now) const {
     return std::min(left, std::max(1 - marked_share_ / 2, std::min(1.0, needed(now) / window_)));
 }
 
-// What must be under way for as much to arrive as in this period: that of a round trip, and of the time until the next
-// heartbeat tells of it. A queue may mark the bursts that heartbeats make of it, however small the window.
+// Returns the packets that must be under way for as many to arrive as in this period: those of a round trip, and of the
+// time until the next heartbeat tells of them. A queue may mark the bursts that heartbeats make, however small the
+// window.
 double Congestion::needed(Time now) const {
     const double period = std::max(1.0, static_cast<double>(now - began_));
     return arrived_ * (static_cast<double>(smoothed_) / period + 1 / std::max(1.0, heartbeats_));

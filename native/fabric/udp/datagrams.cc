@@ -108,7 +108,7 @@ void hear_marks(int descriptor) {
     set(descriptor, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
 }
 
-// What the kernel says beside a datagram of this kind; nothing: it does not.
+// Returns the kernel's note of this kind beside a datagram; nothing: this note is another.
 template <class Value>
 std::optional<Value> told_in(const cmsghdr& note, int level, int type) {
     if (note.cmsg_level != level || note.cmsg_type != type) return std::nullopt;
