@@ -1,9 +1,11 @@
 """Models of 8 to 70 billion parameters on one machine, planned; and the largest one that this disk takes, trained.
 
 Planned: the workstation of `luwu plan` with one GPU of 24 GB, 64 or 128 GiB of memory and one to four drives: tokens a
-second, bytes written to each drive a day, and the best `durable`. Trained: a GPT whose store is several times this
-machine's memory, as `luwu plan --measured` has it before. It is in float32, because a disk that is full sets the size
-and not the dtype.
+second, bytes written to each drive a day, and the best `durable`. Trained, each planned before as `luwu plan
+--measured` does: all parameters of the deepest GPT that this disk takes, in bfloat16 with optimizer states of 8 bits,
+which make the store of a parameter the smallest; and adapters of a GPT with some 8 billion frozen parameters, or as
+many as this disk takes. The plan takes queries, keys and values as three matrices with adapters of their own, where
+LuWu's GPT has one: it has an eighth too many bytes written.
 """
 
 from __future__ import annotations
@@ -24,16 +26,19 @@ from luwu.plan.planning import make_plan
 from luwu.plan.requests import make_request
 
 NAME = "ten_billion"
-BAR = "a step of the real run within 15 % of its plan"
+BAR = "a step of each real run within 15 % of its plan"
 WITHIN = 0.15
 MODELS = ("llama-3.1-8b", "opt-30b", "llama-3.1-70b")
 MEMORIES = ("64GiB", "128GiB")
 DRIVES = (1, 2, 3, 4)
 DRIVE_TERABYTES, DRIVE_GIGABYTES_A_SECOND = 4, 7
-HIDDEN, SEQ, BATCH = 2048, 64, 2
-MOST_LAYERS = 200
-STORE_BYTES = 24
-"""Bytes in the store for a parameter in float32 with AdamW: two versions."""
+SEQ, BATCH, MEMORY = 64, 2, "8GiB"
+HIDDEN, MOST_LAYERS = 2048, 200
+STORE_BYTES = 12.5
+"""Bytes in the store for a parameter in bfloat16 with AdamW of 8 bits: two versions."""
+LORA_HIDDEN, LORA_MOST_LAYERS, LORA_RANK = 4096, 40, 16
+LORA_STORE_BYTES = 2.2
+"""Bytes in the store for a frozen parameter, its share of the adapters included."""
 FREE_SHARE = 0.85
 """Share of the free space that the store may take."""
 
@@ -53,22 +58,36 @@ def planned(model: str, ram: str, drives: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def largest_case(folder: Path) -> Case:
-    """The deepest GPT of this width whose store finds room on the folder's disk."""
+def layers_for(folder: Path, store_bytes: float, hidden: int, most: int) -> int:
+    """Layers of a GPT of this width whose store finds room on the folder's disk."""
     room = FREE_SHARE * shutil.disk_usage(folder).free
-    layers = min(MOST_LAYERS, int(room / (STORE_BYTES * 12 * HIDDEN**2)))
-    return Case("the largest", layers, HIDDEN, SEQ, BATCH, 1, "float32", memory="8GiB")
+    return min(most, int(room / (store_bytes * parameters_of(1, hidden))))
+
+
+def parameters_of(layers: int, hidden: int) -> int:
+    """Parameters in the matrices of these layers."""
+    return 12 * layers * hidden**2
+
+
+def largest_cases(folder: Path) -> list[Case]:
+    """Return the runs that this disk has room for, one after the other."""
+    full = layers_for(folder, STORE_BYTES, HIDDEN, MOST_LAYERS)
+    adapters = layers_for(folder, LORA_STORE_BYTES, LORA_HIDDEN, LORA_MOST_LAYERS)
+    return [
+        Case("all trained", full, HIDDEN, SEQ, BATCH, 1, "bfloat16", MEMORY, optimizer="adamw8bit"),
+        Case("adapters", adapters, LORA_HIDDEN, SEQ, BATCH, 1, "bfloat16", MEMORY, lora_rank=LORA_RANK),
+    ]
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
-    real = found["real"]
-    size = f"{found['billion_parameters']:.1f}B parameters in float32, a store of {found['store_gb']:.0f} GB"
-    yield (
-        f"a step of {size}, on this machine",
-        f"{real['measured']['seconds']:.1f} s",
-        f"its plan: {real['predicted']['seconds']:.1f} s",
-    )
+    for real in found["real"]:
+        size = f"{real['billion_parameters']:.1f}B parameters, a store of {real['measured']['store'] / 1e9:.0f} GB"
+        yield (
+            f"a step on this machine, {real['name']}: {size}",
+            f"{real['measured']['seconds']:.1f} s",
+            f"its plan: {real['predicted']['seconds']:.1f} s",
+        )
     for each in found["planned"]:
         if each["drives"] in (1, 4) and each["ram"] == MEMORIES[-1] and each["fits"]:
             yield (
@@ -81,32 +100,35 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    case = options.size(None, check=Case("smallest", 1, 64, 32, 2, 1, "float32", memory="64MiB"))
+    smallest = Case("smallest", 1, 64, 32, 2, 1, "float32", memory="64MiB")
+    cases = options.size(None, check=[smallest, smallest._replace(lora_rank=4)])
     models = options.size(MODELS, check=MODELS[:1])
     steps, seconds = options.effort((4, 5.0), check=(1, 0.05))
 
     def measure() -> dict[str, Any]:
         plans = [planned(model, ram, drives) for model in models for ram in MEMORIES for drives in DRIVES]
         show(plans)
-        wanted = case or largest_case(options.folder)
-        with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-            real = compare(wanted, Path(folder), steps, seconds)
-        parameters = 12 * wanted.layers * wanted.hidden**2
-        table(
-            ["real run", "predicted", "measured", "error"],
-            [[name, real["predicted"][name], real["measured"][name], f"{real['errors'][name]:+.1%}"]
-             for name in real["errors"]],
-        )  # fmt: skip
+        real = [trained(case, options.folder, steps, seconds) for case in cases or largest_cases(options.folder)]
+        worst = max(real, key=lambda each: abs(each["errors"]["seconds"]))
         return result(
-            NAME, ours=real["measured"]["seconds"], peer=real["predicted"]["seconds"], bar=BAR,
-            ok=abs(real["errors"]["seconds"]) <= WITHIN, unit="seconds a step",
-            details={
-                "planned": plans, "real": real, "billion_parameters": parameters / 1e9,
-                "store_gb": real["measured"]["store"] / 1e9,
-            },
+            NAME, ours=worst["measured"]["seconds"], peer=worst["predicted"]["seconds"], bar=BAR,
+            ok=abs(worst["errors"]["seconds"]) <= WITHIN, unit="seconds a step",
+            details={"planned": plans, "real": real},
         )  # fmt: skip
 
     return run(NAME, BAR, "seconds a step", measure, options)
+
+
+def trained(case: Case, place: Path, steps: int, seconds: float) -> dict[str, Any]:
+    """Plan a run, make it, and print both."""
+    with tempfile.TemporaryDirectory(dir=place, prefix="luwu-") as folder:
+        real = compare(case, Path(folder), steps, seconds)
+    table(
+        [real["name"], "predicted", "measured", "error"],
+        [[name, real["predicted"][name], real["measured"][name], f"{real['errors'][name]:+.1%}"]
+         for name in real["errors"]],
+    )  # fmt: skip
+    return {**real, "billion_parameters": parameters_of(case.layers, case.hidden) / 1e9}
 
 
 def show(plans: list[dict[str, Any]]) -> None:

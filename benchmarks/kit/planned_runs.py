@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from kit.common import PROGRAMS
+from kit.processes import environment, run_json
 
 import luwu.data.source
 from luwu.core.units import parse_bytes
 from luwu.launch.settings import Settings, build_settings
-from luwu.launch.trial import WATCHED_STEPS, Trial, TrialSettings, run_trial
+from luwu.launch.trial import WATCHED_STEPS, TrialSettings, run_trial
 from luwu.models.shapes import ModelShape, gpt_shape
 from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
+from luwu.plan.requests import with_adapters
 from luwu.probe.training import measure_machine
 
 NOTHING_BYTES = 1 << 20
 """Less than this a step is nothing, whatever the share: the record of a commit."""
 
 
+ADAPTERS_SECONDS = 7200.0
+"""Longest time of a run with adapters, which may make a store of billions of parameters first."""
+
+
 class Case(NamedTuple):
     """A run of `luwu train`; ``memory``: the server's budget, None: as the least that it takes.
+
+    With a ``lora_rank`` it is a program of its own over the same model, which `luwu train` cannot give adapters.
 
     A processor that has no products in bfloat16, where a step would take minutes, trains in float32 instead.
     """
@@ -35,6 +48,7 @@ class Case(NamedTuple):
     micro_batch: int | None = None
     optimizer: str = "adamw"
     checkpoint: bool = True
+    lora_rank: int = 0
 
 
 def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, Any]:
@@ -42,14 +56,14 @@ def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, A
     model, settings = shape_of(case), settings_of(case, folder, steps)
     machine = measure_machine(settings, model, forecast_here(settings, model), folder, seconds)
     plan = plan_here(settings, model, machine, float("inf"))
-    trial = run_trial(TrialSettings(settings=settings, folder=str(folder / "run")))
-    predicted, measured = predicted_of(plan), measured_of(trial)
+    trial = run_adapters(case, folder, steps) if case.lora_rank else run_luwu_train(settings, folder)
+    predicted = {name: value for name, value in predicted_of(plan).items() if name in trial.figures}
     return {
         "name": f"{case.name}, {case.dtype}",
         "case": case._asdict() | {"memory": settings.run.memory},
         "predicted": predicted,
-        "measured": measured,
-        "errors": {name: error(predicted[name], measured[name]) for name in predicted},
+        "measured": trial.figures,
+        "errors": {name: error(predicted[name], trial.figures[name]) for name in predicted},
         "phases": {phase.name: {"seconds": phase.seconds, **phase.parts} for phase in plan.step.phases},
         "memory": dict(plan.memory),
         "step_seconds": trial.step_seconds,
@@ -58,9 +72,10 @@ def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, A
 
 def shape_of(case: Case) -> ModelShape:
     """The GPT of a run over bytes."""
-    return gpt_shape(
+    shape = gpt_shape(
         case.layers, case.hidden, case.hidden // 64, sequence=case.seq, vocabulary=256, biases=False, name=case.name
     )
+    return with_adapters(shape, case.lora_rank) if case.lora_rank else shape
 
 
 def settings_of(case: Case, folder: Path, steps: int) -> Settings:
@@ -101,15 +116,42 @@ def predicted_of(plan: LocalPlan) -> dict[str, float]:
     }
 
 
-def measured_of(trial: Trial) -> dict[str, float]:
-    """Return the figures of a run."""
-    return {
+class Measured(NamedTuple):
+    """Seconds of the steps of a run, and its figures by name."""
+
+    step_seconds: list[float]
+    figures: dict[str, float]
+
+
+def run_luwu_train(settings: Settings, folder: Path) -> Measured:
+    """Train, and return the figures."""
+    trial = run_trial(TrialSettings(settings=settings, folder=str(folder / "run")))
+    figures = {
         "seconds": statistics.median(trial.step_seconds),
         "memory": float(trial.memory_bytes),
         "store": float(trial.store_bytes),
         "read": trial.bytes_read,
         "written": trial.bytes_written,
     }
+    return Measured(trial.step_seconds, figures)
+
+
+def run_adapters(case: Case, folder: Path, steps: int) -> Measured:
+    """Train adapters in a process with the server in it, whose memory is not told apart, and return the figures."""
+    wanted = {
+        "folder": str(folder / "run"), "layers": case.layers, "hidden": case.hidden, "seq": case.seq,
+        "batch": case.batch, "rank": case.lora_rank, "dtype": case.dtype, "memory": case.memory,
+        "warm_steps": TrialSettings.model_fields["warm_steps"].default, "steps": steps,
+    }  # fmt: skip
+    program = [sys.executable, str(PROGRAMS / "ours/adapters.py"), json.dumps(wanted)]
+    found = run_json(program, environment(len(os.sched_getaffinity(0))), timeout=ADAPTERS_SECONDS)
+    figures = {
+        "seconds": statistics.median(found["step_seconds"]),
+        "store": float(found["store_bytes"]),
+        "read": found["bytes_read"],
+        "written": found["bytes_written"],
+    }
+    return Measured(found["step_seconds"], figures)
 
 
 def error(predicted: float, measured: float) -> float:

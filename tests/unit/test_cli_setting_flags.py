@@ -99,8 +99,8 @@ def test_simulate_has_the_flags_of_plan_but_for_what_it_cannot_play():
     declared = {setting.flag.name for setting in flags_of(SimulationGroups)}
     assert {"--model", "--jitter"} <= declared & set(names)
     assert declared - set(names) == {
-        "--machine", "--ram", "--aggregation", "--disk-size", "--endurance", "--offload", "--tokens",
-        "--topology", "--prices",
+        "--machine", "--ram", "--aggregation", "--disk-size", "--endurance", "--offload", "--lora-rank",
+        "--tokens", "--topology", "--prices",
     }  # fmt: skip
 
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @setting_flags(
     SimulationGroups,
-    without=("machine", "ram", "aggregation", "disk_size", "endurance", "offload", "tokens", "topology", "prices"),
-)
+    without=(
+        "machine", "ram", "aggregation", "disk_size", "endurance", "offload", "lora_rank", "tokens", "topology", "prices",
+    ),
+)  # fmt: skip
 def simulate(
     *,
     given: Given,

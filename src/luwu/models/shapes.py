@@ -31,7 +31,8 @@ class ModelShape:
     ``feed_forward`` is the width of one expert's network; ``tied``: the head is the token table; ``positions``: rows of
     a learned table, 0 for rotary ones; ``norm_vectors``: 2 for a layer norm with bias, 1 for a root-mean-square one.
     ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind, and
-    ``counted_tables`` those of each module of the rest that is a block of its own.
+    ``counted_tables`` those of each module of the rest that is a block of its own. ``lora_rank``: rank of LoRA adapters
+    on each matrix of a layer, beside which all else is frozen; 0: there are none, and all is trained.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ModelShape:
     norm_vectors: int = 2
     counted: tuple[int, int] | None = None
     counted_tables: tuple[int, ...] = ()
+    lora_rank: int = 0
 
     def layer_parameters(self) -> list[int]:
         """Elements of each parameter of one layer, in no particular order."""
@@ -83,8 +85,24 @@ class ModelShape:
 
     @property
     def layer_size(self) -> int:
-        """Parameters of one layer."""
+        """Parameters of one layer, without its adapters."""
         return sum(self.layer_parameters())
+
+    def adapter_parameters(self) -> list[int]:
+        """Elements of each parameter of one layer's adapters: two matrices beside each of the layer's."""
+        if not self.lora_rank:
+            return []
+        return [self.lora_rank * size for columns, inner, _ in matrices(self) for size in (inner, columns)]
+
+    @property
+    def trained_layer_size(self) -> int:
+        """Parameters of one layer that are trained: those of its adapters, or all."""
+        return sum(self.adapter_parameters()) if self.lora_rank else self.layer_size
+
+    @property
+    def trained_parameters(self) -> int:
+        """Parameters of the model that are trained."""
+        return self.layers * self.trained_layer_size + (0 if self.lora_rank else self.outside_size)
 
     def table_parameters(self) -> list[int]:
         """Elements of each embedding, and untied head, that is a block of its own, in the order of a forward."""
@@ -101,8 +119,9 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model."""
-        return self.layers * self.layer_size + self.outside_size
+        """Parameters of the model, its adapters included."""
+        adapters = self.layers * sum(self.adapter_parameters())
+        return self.layers * self.layer_size + self.outside_size + adapters
 
     @property
     def active_layer_size(self) -> int:
@@ -111,7 +130,10 @@ class ModelShape:
         return self.layer_size - idle
 
     def block_elements(self) -> list[int]:
-        """Elements of each block as the store has them: the root, then all others in order; parameters are padded."""
+        """Elements of each block as the store has them: the root, then all others in order; parameters are padded.
+
+        The blocks of adapters are apart, see `adapter_elements`.
+        """
         blocks = self.block_numbers()
         found = [0] * (1 + len(blocks.tables) + self.layers)
         tables = self.table_parameters()
@@ -124,6 +146,10 @@ class ModelShape:
         layers = blocks.layers
         found[layers.start : layers.stop] = [padded(self.layer_parameters())] * self.layers
         return found
+
+    def adapter_elements(self) -> list[int]:
+        """Elements of each block of adapters, one for each layer; empty: there are none."""
+        return [padded(self.adapter_parameters())] * self.layers if self.lora_rank else []
 
     def block_numbers(self) -> BlockNumbers:
         """Return the numbers of the blocks by their roles, as places in `block_elements`."""
@@ -153,9 +179,12 @@ class ModelShape:
         return 2.0 * self.hidden * self.vocabulary
 
     def step_flop_per_token(self, *, recompute: bool) -> float:
-        """Return the operations of forward and backward; with recompute, of a second forward of the layers, too."""
+        """Return the operations of forward and backward; with recompute, of a second forward of the layers, too.
+
+        Frozen matrices have no gradients, so their backward is as long as their forward. Adapters are not counted.
+        """
         forward = self.forward_flop_per_token()
-        return 3 * forward + (forward - self.head_flop_per_token() if recompute else 0.0)
+        return (2 if self.lora_rank else 3) * forward + (forward - self.head_flop_per_token() if recompute else 0.0)
 
     def with_sequence(self, sequence: int) -> ModelShape:
         """Return the model on sequences of another length."""
@@ -224,8 +253,18 @@ def padded(parameters: Sequence[int]) -> int:
     return sum(-(-count // BLOCK_ALIGNMENT_ELEMENTS) * BLOCK_ALIGNMENT_ELEMENTS for count in parameters)
 
 
+def matrices(model: ModelShape) -> list[tuple[int, int, float]]:
+    """(columns, inner, share of the tokens) of a layer's weight matrices, as transformers has them: each a module."""
+    query, key_value = model.heads * model.head_width, model.key_value_heads * model.head_width
+    share = model.experts_per_token / model.experts
+    widening = [(model.feed_forward, model.hidden, share)] * (2 if model.gated else 1)
+    network = [*widening, (model.hidden, model.feed_forward, share)] * model.experts
+    attention = [(query, model.hidden, 1.0), *[(key_value, model.hidden, 1.0)] * 2, (model.hidden, query, 1.0)]
+    return [*attention, *network]
+
+
 def products(model: ModelShape, parallel: int = 1) -> list[tuple[float, float, float]]:
-    """(columns, inner, share of the tokens) of a layer's weight matrices on one of ``parallel`` GPUs."""
+    """(columns, inner, share of the tokens) of a layer's matrix products on one of ``parallel`` GPUs."""
     query = model.heads * model.head_width / parallel
     key_value = 2 * max(model.key_value_heads / parallel, 1) * model.head_width
     wide = model.feed_forward / parallel

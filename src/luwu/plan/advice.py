@@ -65,21 +65,23 @@ def compute_of(request: Request) -> Compute:
     """Return a worker's computation at the rate that its GPU's matrix products sustain."""
     model, gpu, run = request.model, request.cluster.gpu, request.settings.run
     slowdown = FP32_SLOWDOWN.value if run.dtype == "float32" and gpu.units else 1
-    return Compute(gpu.matrix_flops / slowdown, model.active_layer_size / model.layer_size, run.checkpoint)
+    active = model.active_layer_size / model.layer_size
+    return Compute(gpu.matrix_flops / slowdown, active, run.checkpoint, trained=not model.lora_rank)
 
 
 def thresholds_of(plan: Plan) -> Thresholds:
     """Tokens from which on each is hidden, with what this plan keeps in memory."""
     request, cluster = plan.request, plan.request.cluster
-    size, variant = float(request.model.parameters), variant_of(request)
+    model, variant = request.model, variant_of(request)
+    size = float(model.parameters)
     copy = variant.parameter_bytes / cluster.gpu.host_rate
-    network = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
-    work = ServerWork.of(cluster, size, traffic_of(plan.server, plan.commits.records_bytes), variant)
+    network = Traffic.of(cluster, model, variant)
+    work = ServerWork.of(cluster, model, traffic_of(plan.server, plan.commits.records_bytes), variant)
     return thresholds(
         compute_of(request),
         Needs(
             down=max(copy, network.pull_seconds / size),
-            up=max(copy, network.push_seconds / size),
+            up=max(copy * model.trained_parameters / size, network.push_seconds / size),
             update=_updating(work.backward) / size,
             update_forward=_updating(work.forward) / size,
             disk_forward=work.forward["disk"] / size,

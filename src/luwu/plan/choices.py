@@ -92,6 +92,8 @@ class RunChoices(Group):
     """sequences a worker computes at a time"""
     dtype: str = "bfloat16"
     """bfloat16, float16 or float32"""
+    lora_rank: int | None = None
+    """rank of LoRA adapters on every matrix of a layer, beside which all else is frozen (none: all is trained)"""
     optimizer: str = "adamw"
     """optimizer, as in luwu train"""
     durable: Annotated[str, ELSEWHERE] = "step"

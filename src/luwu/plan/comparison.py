@@ -13,7 +13,7 @@ from luwu.plan.compute import Kernels
 from luwu.plan.cost import cost_of
 from luwu.plan.memory import peer_worker
 from luwu.plan.peers import PEERS, PeerSettings
-from luwu.plan.planning import Request, make_plan, refuse_one_machine
+from luwu.plan.planning import Request, make_plan, refuse_adapters, refuse_one_machine
 from luwu.plan.report import step_json
 from luwu.plan.steps import StepTime
 
@@ -65,9 +65,10 @@ def compare(request: Request) -> list[Compared]:
     """LuWu first, then every peer. A peer's batch is its largest of whole halves of the request's that fits.
 
     Raises:
-        ConfigError: the request is for one machine.
+        ConfigError: the request is for one machine, or the model has adapters.
     """
     refuse_one_machine(request, "peers")
+    refuse_adapters(request, "peers")
     plan = make_plan(request)
     model, cluster = request.model, request.cluster
     found = [Compared("luwu", model, cluster, plan.step, plan.cost.price)]

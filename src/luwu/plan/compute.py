@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from luwu.models.shapes import ModelShape, products
+from luwu.models.shapes import ModelShape, matrices, products
 from luwu.plan.constants import FP32_SLOWDOWN, GEMM_FILL, GEMM_TILE, LOSS_BYTES_PER_LOGIT, MEMORY_SHARE
 from luwu.plan.gpus import Gpu
 
 ELEMENT_BYTES = 2  # bf16 or fp16
+ADAPTER_MOVES = 5  # elements of a result that scaling it (2) and adding it (3) read and write
 
 Attention = Literal["fused", "unfused"]
 """Kind of attention.
@@ -58,10 +59,11 @@ def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tens
     tokens = rows * model.sequence
     forward = backward = 0.0
     for columns, inner, share in products(model, tensor_parallel):
-        part = tokens * share
-        forward += gemm_seconds(gpu, part, columns, inner, float32=kernels.float32)
-        backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # gradient of its input
-        backward += gemm_seconds(gpu, columns, inner, part, float32=kernels.float32)  # gradient of its weight
+        times = _product_seconds(gpu, tokens * share, columns, inner, kernels, trained=not model.lora_rank)
+        forward, backward = forward + times.forward, backward + times.backward
+    if model.lora_rank:
+        adapters = _adapter_seconds(model, gpu, tokens, kernels)
+        forward, backward = forward + adapters.forward, backward + adapters.backward
     moved = tokens * _moved_bytes(model, kernels, tensor_parallel) * (2 if kernels.float32 else 1)
     elementwise = moved / (gpu.memory_rate * MEMORY_SHARE.value)
     scores = _attention_seconds(model, gpu, tokens, kernels, tensor_parallel)
@@ -71,11 +73,35 @@ def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tens
 def head_seconds(
     model: ModelShape, gpu: Gpu, rows: int, tensor_parallel: int = 1, *, float32: bool = False
 ) -> LayerSeconds:
-    """The projection to the vocabulary and the loss."""
+    """The projection to the vocabulary and the loss. Beside adapters it is frozen."""
     tokens, columns = rows * model.sequence, model.vocabulary / tensor_parallel
     product = gemm_seconds(gpu, tokens, columns, model.hidden, float32=float32)
     loss = tokens * columns * LOSS_BYTES_PER_LOGIT.value / (gpu.memory_rate * MEMORY_SHARE.value)
-    return LayerSeconds(product + loss / 2, 2 * product + loss / 2)
+    return LayerSeconds(product + loss / 2, (1 if model.lora_rank else 2) * product + loss / 2)
+
+
+def _product_seconds(
+    gpu: Gpu, rows: float, columns: float, inner: float, kernels: Kernels, *, trained: bool
+) -> LayerSeconds:
+    """A product with a weight matrix, the gradient of its input, and that of the matrix where it is trained."""
+    backward = gemm_seconds(gpu, rows, inner, columns, float32=kernels.float32)
+    if trained:
+        backward += gemm_seconds(gpu, columns, inner, rows, float32=kernels.float32)
+    return LayerSeconds(gemm_seconds(gpu, rows, columns, inner, float32=kernels.float32), backward)
+
+
+def _adapter_seconds(model: ModelShape, gpu: Gpu, tokens: int, kernels: Kernels) -> LayerSeconds:
+    """Two thin products beside each matrix, and a kernel that scales their result and one that adds it."""
+    forward = backward = 0.0
+    for columns, inner, share in matrices(model):
+        rows = tokens * share
+        for wide, narrow in ((model.lora_rank, inner), (columns, model.lora_rank)):
+            times = _product_seconds(gpu, rows, wide, narrow, kernels, trained=True)
+            forward, backward = forward + times.forward, backward + times.backward
+        moved = ADAPTER_MOVES * rows * columns * ELEMENT_BYTES * (2 if kernels.float32 else 1)
+        forward += moved / (gpu.memory_rate * MEMORY_SHARE.value)
+        backward += moved / (gpu.memory_rate * MEMORY_SHARE.value)
+    return LayerSeconds(forward, backward)
 
 
 def _attention_seconds(model: ModelShape, gpu: Gpu, tokens: int, kernels: Kernels, parallel: int) -> float:

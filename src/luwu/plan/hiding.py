@@ -13,6 +13,9 @@ token). Attention and everything but matrix products are left out: they only mak
 | update, R parameters/s | backward, where gradients are | 1/R | T >= F/6R |
 | disk: 2 bytes read in forward; 12 read and 12 written in backward, less what stays in memory | each | - | the larger |
 
+Beside LoRA adapters all else is frozen: gradients, updates and states are next to nothing, and a backward takes 2PT/F
+less, because the matrices have no gradients.
+
 Where not every step is a commit point (`--durable`), updates and what the disk reads for them are beside the next
 step's forward instead, and what it writes is beside all of that step.
 
@@ -28,8 +31,10 @@ from dataclasses import dataclass
 
 FORWARD_FLOP = 2
 """Flop of a forward for each parameter and token."""
-BACKWARD_FLOP = 4
-"""Flop of a backward for each parameter and token, without recompute."""
+INPUT_GRADIENT_FLOP = 2
+"""Flop of a backward for each parameter and token: the gradients of activations."""
+WEIGHT_GRADIENT_FLOP = 2
+"""Flop of a backward for each trained parameter and token: the parameters' own gradients."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,19 @@ class Compute:
         flops: rate that matrix products sustain, flop a second.
         active: share of a block's parameters that a token passes; 1 without experts.
         recompute: True if a backward computes the forward again.
+        trained: True unless the block's parameters are frozen.
     """
 
     flops: float
     active: float = 1.0
     recompute: bool = True
+    trained: bool = True
 
     @property
     def backward_flop(self) -> int:
         """Flop of a backward for each active parameter and token."""
-        return BACKWARD_FLOP + (FORWARD_FLOP if self.recompute else 0)
+        weights = WEIGHT_GRADIENT_FLOP if self.trained else 0
+        return INPUT_GRADIENT_FLOP + weights + (FORWARD_FLOP if self.recompute else 0)
 
     def tokens(self, seconds: float, flop: int) -> float:
         """Tokens that take ``seconds`` for each parameter of a block, at ``flop`` a parameter and token."""

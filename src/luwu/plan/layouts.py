@@ -12,7 +12,7 @@ from luwu.plan.hybrid import Replicas, hybrid_step
 from luwu.plan.megatron import Parallelism, ParallelStep, parallel_step
 from luwu.plan.names import find_preset
 from luwu.plan.pipelines import SCHEDULES
-from luwu.plan.planning import Plan, refuse_one_machine
+from luwu.plan.planning import Plan, refuse_adapters, refuse_one_machine
 from luwu.plan.report import Rows
 from luwu.plan.steps import StepTime
 
@@ -91,9 +91,10 @@ def lay_out(plan: Plan, text: str) -> Layout:
 
     Raises:
         ConfigError: the text is no layout, its numbers do not fit the cluster and the batch, or the plan is for one
-            machine.
+            machine or of adapters.
     """
     refuse_one_machine(plan.request, "layout")
+    refuse_adapters(plan.request, "layout")
     match = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:@(\w+))?", text.strip())
     if match is None or not all(map(int, match.groups()[:3])):
         raise ConfigError(f"layout: expected {EXPECTED}, found {text!r}")

@@ -70,10 +70,10 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
         "forward": layers * layer.forward + head.forward,
         "backward": layers * layer.backward + recompute + head.backward,
     }
-    traffic = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
+    traffic = Traffic.of(cluster, model, variant)
     copies = Copies.of(cluster, size * variant.parameter_bytes, variant.inputs_bytes)
     network = not cluster.one_machine
-    work = ServerWork.of(cluster, size, disk, variant)
+    work = ServerWork.of(cluster, model, disk, variant)
     forward = {
         "compute": compute["forward"],
         **({"pull": traffic.pull_seconds} if network else {}),
@@ -116,14 +116,14 @@ class ServerWork:
     late_writes: float = 0.0
 
     @classmethod
-    def of(cls, cluster: Cluster, parameters: float, disk: OnDisk, variant: Variant) -> ServerWork:
+    def of(cls, cluster: Cluster, model: ModelShape, disk: OnDisk, variant: Variant) -> ServerWork:
         """Return the work of updates in backward, or of those that settle beside the next step's forward."""
 
         def on_disk(read: float, written: float) -> float:
             return cluster.server.disk_seconds(read, written) / cluster.servers
 
-        memory = MemorySeconds.of(cluster, parameters, variant.parameter_bytes)
-        update = update_seconds(cluster, parameters)
+        memory = MemorySeconds.of(cluster, model, variant.parameter_bytes)
+        update = update_seconds(cluster, model.trained_parameters)
         if variant.settles:
             first = disk.parameters_read_forward + disk.states_read + disk.kept
             return cls(
@@ -175,7 +175,7 @@ class MemorySeconds:
     keeping: float
 
     @classmethod
-    def of(cls, cluster: Cluster, parameters: float, element_bytes: int) -> MemorySeconds:
+    def of(cls, cluster: Cluster, model: ModelShape, element_bytes: int) -> MemorySeconds:
         """Return the time of the published traffic.
 
         Each further worker of a machine adds its pulls, and its pushes twice. A kept gradient is written and read once
@@ -183,13 +183,15 @@ class MemorySeconds:
         """
         rate = cluster.server.memory_rate * HOST_MEMORY_SHARE.value * cluster.servers
         others = cluster.workers - 1 if cluster.one_machine else 0
+        parameters, trained = model.parameters, model.trained_parameters
+        frozen = parameters - trained
         pulls = FORWARD_MEMORY_BYTES.value + others * element_bytes
         pushes = (1 + 2 * others) * element_bytes
         return cls(
             pulls * parameters / rate,
-            (UPDATE_MEMORY_BYTES.value + others * 3 * element_bytes) * parameters / rate,
-            (pulls + UPDATE_MEMORY_BYTES.value) * parameters / rate,
-            (pulls + pushes + element_bytes) * parameters / rate,
+            ((UPDATE_MEMORY_BYTES.value + others * 3 * element_bytes) * trained + pulls * frozen) / rate,
+            (pulls * parameters + UPDATE_MEMORY_BYTES.value * trained) / rate,
+            (pulls * parameters + (pushes + element_bytes) * trained) / rate,
         )
 
 
@@ -220,11 +222,13 @@ class Traffic:
     link_bytes: dict[str, float]
 
     @classmethod
-    def of(cls, cluster: Cluster, parameter_bytes: float, gradient_bytes: float, variant: Variant) -> Traffic:
+    def of(cls, cluster: Cluster, model: ModelShape, variant: Variant) -> Traffic:
         """Return the bytes of the whole model once down, and of its gradients once up."""
+        parameter_bytes = float(model.parameters * variant.parameter_bytes)
+        gradient_bytes = model.trained_parameters * variant.gradient_bytes
         if cluster.one_machine:
             rate, inputs = cluster.gpu.host_rate, variant.inputs_bytes
-            gradients = parameter_bytes  # as they are in memory
+            gradients = float(model.trained_parameters * variant.parameter_bytes)  # as they are in memory
             sizes = {"worker, down": 2 * parameter_bytes + inputs, "worker, up": gradients + inputs}
             return cls(parameter_bytes / rate, gradients / rate, sizes)
         workers, servers = cluster.workers, cluster.servers

@@ -84,18 +84,21 @@ def luwu_worker(
     tables = model.table_parameters()
     largest, root = max([model.layer_size, *tables]) * element, (model.outside_size - sum(tables)) * element
     tied = max(tables, default=0) * element if model.tied else 0
+    gradients = 1.0 * largest + root + tied  # a tied table's from the head's is kept until the embedding's
+    if model.lora_rank:
+        gradients = 1.0 * model.trained_layer_size * element
     at_once = min(rows, micro_batch or rows)
     logits = min(at_once * model.sequence * model.vocabulary, TILE_LOGITS) * LOSS_BYTES_KEPT_PER_LOGIT.value
     boundary = boundary_bytes(model, rows, element)
     activations = layer_activation_bytes(model, at_once, kernels)
     gpu = {
         "parameters": 2.0 * largest + root,
-        "gradients": 1.0 * largest + root + tied,  # a tied table's from the head's is kept until the embedding's
+        "gradients": gradients,
         "activations": logits + (activations if checkpoint else model.layers * activations * rows / at_once),
         "reserve": GPU_RESERVE_BYTES.value,
     }
     if at_once < rows:
-        gpu["sums of gradients"] = 4.0 * SPARE_SUMS * model.layer_size
+        gpu["sums of gradients"] = 4.0 * SPARE_SUMS * model.trained_layer_size
     if not checkpoint:
         return WorkerMemory(gpu, {})
     if not offload:

@@ -167,6 +167,15 @@ def refuse_one_machine(request: Request, what: str) -> None:
         )
 
 
+def refuse_adapters(request: Request, what: str) -> None:
+    """Refuse what is worked out for full training alone; ConfigError where the model has adapters."""
+    if request.model.lora_rank:
+        raise ConfigError(
+            f"{what}: expected none beside --lora-rank, for which it is not worked out, found {request.model.lora_rank}; "
+            "leave one of them out"
+        )
+
+
 def variant_of(request: Request) -> Variant:
     """Return a run's kernels and dtypes, and the bytes of an element on the wire."""
     run = request.settings.run
@@ -195,6 +204,7 @@ def forecast_servers(request: Request) -> Forecast:
         servers=request.cluster.servers,
         summed=request.cluster.aggregation in ("switch", "multicast"),
         keeps="all" if run.commit_points != EACH_STEP else "tail" if request.cluster.servers == 1 else "none",
+        adapter_elements=request.model.adapter_elements(),
     )
 
 

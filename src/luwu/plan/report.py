@@ -120,6 +120,14 @@ def _durable_json(plan: Plan) -> dict[str, Any]:
     }
 
 
+def parameters_text(model: ModelShape) -> str:
+    """Return the number of parameters in words, and of them that of the adapters."""
+    words = f"{count_text(model.parameters)} parameters"
+    if not model.lora_rank:
+        return words
+    return f"{words}, of them {count_text(model.trained_parameters)} in adapters of rank {model.lora_rank}"
+
+
 def _verdict(plan: Plan) -> Rows:
     if plan.fits:
         return [("fits", f"yes; {plan.step.binds} binds")]
@@ -133,7 +141,7 @@ def _inputs(plan: Plan) -> Rows:
         f"{run.batch} sequences of {model.sequence} tokens, {plan.request.rows} a worker"
         + (f", {run.micro_batch} at a time" if run.micro_batch else ""),
     )
-    name = f"{model.name}: {count_text(model.parameters)} parameters, {model.layers} layers of {model.hidden}"
+    name = f"{model.name}: {parameters_text(model)}, {model.layers} layers of {model.hidden}"
     if plan.machine:
         return [("model", name), ("machine", _shared(cluster)), batch]
     helped = {"switch": "switches add up and copy", "multicast": "IP multicast copies", "none": "nothing between"}
@@ -219,7 +227,7 @@ def _server(plan: Plan) -> Rows:
         *([("copies of a commit point", bytes_text(copies))] if copies else []),
         ("memory", f"{used} of a budget of {bytes_text(plan.request.settings.run.memory)}"),
         ("least budget", bytes_text(server.minimum_bytes)),
-        ("disk", f"{bytes_text(sum(server.file_bytes))}, two versions of every chunk"),
+        ("disk", f"{bytes_text(sum(server.file_bytes))}, two versions of what is trained"),
     ]
 
 

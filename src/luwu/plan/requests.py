@@ -98,7 +98,14 @@ def choose_model(choices: Choices) -> ModelShape:
         if choices.seq < 2:
             raise ConfigError(f"seq: expected at least 2 tokens, found {choices.seq}")
         model = model.with_sequence(choices.seq)
-    return model
+    return model if choices.lora_rank is None else with_adapters(model, choices.lora_rank)
+
+
+def with_adapters(model: ModelShape, rank: int) -> ModelShape:
+    """Return the model with LoRA adapters; ConfigError for a rank that is none, or not below the width."""
+    if not 0 < rank < model.hidden:
+        raise ConfigError(f"lora-rank: expected 1 to {model.hidden - 1}, less than the model's width, found {rank}")
+    return replace(model, lora_rank=rank)
 
 
 def choose_cluster(choices: Choices) -> Cluster:

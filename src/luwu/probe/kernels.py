@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from luwu.core.native import copy_past_cache
-from luwu.models.shapes import ModelShape, products
+from luwu.models.shapes import ModelShape, matrices, products
 from luwu.probe.kernel_times import KernelSeconds, KernelsWanted
 from luwu.worker.tiled_loss import tiled_cross_entropy
 
@@ -58,6 +58,8 @@ class Clock:
     def both_ways(self, kernel: Kernel) -> Timed:
         """Return the seconds of a forward, and of the gradients of all inputs that have some."""
         wanted = [each for each in kernel.inputs if each.requires_grad]
+        if not wanted:
+            return Timed(self.call(lambda: kernel.function(*kernel.inputs)), 0.0)
         gradient: Tensor | None = None
         forward, backward = [], []
         for started in self._rounds():
@@ -94,7 +96,7 @@ class Shapes:
         self._model, self._dtype = model, dtype
 
     def layer(self, rows: int) -> list[Kernel]:
-        """The kernels of one layer on ``rows`` sequences; the last product comes last."""
+        """The kernels of one layer on ``rows`` sequences; the last product comes last, before those of adapters."""
         model = self._model
         tokens = rows * model.sequence
         norm = Kernel("norm", 2, self._norm, (self._random(tokens, model.hidden), *self._norm_weights()))
@@ -108,23 +110,40 @@ class Shapes:
             Kernel("attention", 1, self._attend, (mixed,)),
             Kernel("activation", 1, gated_activation if model.gated else functional.gelu, tuple(inside)),
         ]
-        return others + [
+        multiplied = [
             Kernel(
                 "product",
                 1,
                 functional.linear,
-                (self._random(max(1, round(tokens * share)), round(inner)), self._random(round(columns), round(inner))),
+                (self._random(max(1, round(tokens * share)), round(inner)), self._weight(round(columns), round(inner))),
             )
             for columns, inner, share in products(model)
         ]
+        return others + multiplied + (self._adapters(tokens) if model.lora_rank else [])
+
+    def _adapters(self, tokens: int) -> list[Kernel]:
+        """The kernels of a layer's adapters, as peft has them: each adds to what its matrix gives."""
+        rank = self._model.lora_rank
+        return [
+            Kernel(
+                "adapter",
+                1,
+                add_adapter,
+                (
+                    self._random(rows := max(1, round(tokens * share)), columns), self._random(rows, inner),
+                    self._random(rank, inner), self._random(columns, rank),
+                ),
+            )
+            for columns, inner, share in matrices(self._model)
+        ]  # fmt: skip
 
     def root(self, rows: int) -> list[Kernel]:
         """Return the kernels outside the layers: the embedding, the last norm, and the head with its loss."""
         model = self._model
         tokens = rows * model.sequence
         ids = torch.randint(model.vocabulary, (rows, model.sequence))
-        table = self._random(model.vocabulary, model.hidden)
-        places = (self._random(model.sequence, model.hidden),) if model.positions else ()
+        table = self._weight(model.vocabulary, model.hidden)
+        places = (self._weight(model.sequence, model.hidden),) if model.positions else ()
 
         def embed(table: Tensor, *places: Tensor) -> Tensor:
             found = functional.embedding(ids, table)
@@ -143,8 +162,12 @@ class Shapes:
     def _random(self, *shape: int) -> Tensor:
         return torch.randn(*shape).to(self._dtype).requires_grad_()
 
+    def _weight(self, *shape: int) -> Tensor:
+        """A parameter of the model, which is frozen beside adapters."""
+        return self._random(*shape).requires_grad_(not self._model.lora_rank)
+
     def _norm_weights(self) -> tuple[Tensor, ...]:
-        return tuple(self._random(self._model.hidden) for _ in range(self._model.norm_vectors))
+        return tuple(self._weight(self._model.hidden) for _ in range(self._model.norm_vectors))
 
     def _norm(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if bias is None:
@@ -166,6 +189,11 @@ class Shapes:
 def gated_activation(gate: Tensor, value: Tensor) -> Tensor:
     """Return the activation of gated networks."""
     return functional.silu(gate) * value
+
+
+def add_adapter(base: Tensor, inputs: Tensor, narrow: Tensor, wide: Tensor) -> Tensor:
+    """Return a matrix's product with its LoRA adapter's added, scaled by 2."""
+    return base + functional.linear(functional.linear(inputs, narrow), wide) * 2.0
 
 
 def time_kernels(wanted: KernelsWanted) -> KernelSeconds:
@@ -200,9 +228,10 @@ def time_kernels(wanted: KernelsWanted) -> KernelSeconds:
 
 
 def _rate(kernel: Kernel, timed: Timed) -> float:
-    """Flop a second of a product and the two of its gradients."""
+    """Flop a second of a product and those of its gradients."""
     rows, inner = kernel.inputs[0].shape
-    return 3 * 2.0 * rows * inner * kernel.inputs[1].shape[0] / (timed.forward + timed.backward)
+    products = 1 + sum(each.requires_grad for each in kernel.inputs)
+    return products * 2.0 * rows * inner * kernel.inputs[1].shape[0] / (timed.forward + timed.backward)
 
 
 def _copy_rate(clock: Clock) -> float:

@@ -62,11 +62,13 @@ def forecast(
     servers: int = 1,
     summed: bool = False,
     keeps: Keeps = "none",
+    adapter_elements: Sequence[int] = (),
 ) -> Forecast:
     """Lay a model out and divide a memory budget, without a disk.
 
     Args:
-        block_elements: elements of the root, then of every other block, padding included; all are trained.
+        block_elements: elements of the root, then of every other block, padding included; all are trained, unless
+            there are adapters.
         dtype: dtype of the parameters, float32 or bfloat16.
         optimizer: its kind in manifests, such as adamw.
         folders: number of folders of each server's store.
@@ -76,11 +78,12 @@ def forecast(
         summed: gradients come over UDP, added up in float32 as if they were one worker's.
         keeps: gradients that wait until a step is decided: all, as where not every step is a commit point, or those of
             the step's tail.
+        adapter_elements: elements of each further block, beside which all others are frozen.
 
     Raises:
         ConfigError: the optimizer is not known, or a server would have nothing.
     """
-    whole = manifest_of_sizes(block_elements, dtype=dtype, optimizer=optimizer)
+    whole = manifest_of_sizes(block_elements, adapter_elements, dtype=dtype, optimizer=optimizer)
     largest = max(divide(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
     found = native.plan_store(
         block_specs(largest),
@@ -113,10 +116,17 @@ def forecast(
     )
 
 
-def manifest_of_sizes(block_elements: Sequence[int], *, dtype: str, optimizer: str) -> Manifest:
-    """Return the manifest of a model that is known by the elements of the root, then of every other block."""
-    names = [ROOT_NAME] + [str(number) for number in range(1, len(block_elements))]
-    blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
+def manifest_of_sizes(
+    block_elements: Sequence[int], adapter_elements: Sequence[int] = (), *, dtype: str, optimizer: str
+) -> Manifest:
+    """Return the manifest of a model that is known by the elements of its blocks, see `forecast`."""
+    elements = [*block_elements, *adapter_elements]
+    names = [ROOT_NAME] + [str(number) for number in range(1, len(elements))]
+    frozen = len(block_elements) if adapter_elements else 0
+    blocks = tuple(
+        BlockManifest(name, number >= frozen, (), count)
+        for number, (name, count) in enumerate(zip(names, elements, strict=True))
+    )
     return Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
 
 

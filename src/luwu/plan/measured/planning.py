@@ -89,6 +89,7 @@ def forecast_here(settings: Settings, model: ModelShape, memory_bytes: int | Non
         folders=max(1, len(run.stores)),
         memory_bytes=run.memory if memory_bytes is None else memory_bytes,
         workers=run.workers,
+        adapter_elements=model.adapter_elements(),
     )
 
 
@@ -116,7 +117,9 @@ def worker_bytes(model: ModelShape, run: RunSettings) -> float:
     inputs = boundary_bytes(model, rows, element) if run.checkpoint else 0.0
     logits = min(rows * model.sequence * model.vocabulary, TILE_LOGITS) * LOSS_BYTES_KEPT_PER_LOGIT.value
     gradients = element * (max(model.layer_parameters()) + 2 * model.outside_size)
-    sums = 4 * SPARE_SUMS * model.layer_size if at_once < rows and element == 2 else 0
+    if model.lora_rank:
+        gradients = element * model.trained_layer_size
+    sums = 4 * SPARE_SUMS * model.trained_layer_size if at_once < rows and element == 2 else 0
     return inputs + max(layers, logits) + gradients + sums
 
 
@@ -155,8 +158,15 @@ def _with_run(settings: Settings, **changes: object) -> Settings:
     return settings.model_copy(update={"run": run})
 
 
-def command(plan: LocalPlan, store: Path | None) -> str:
-    """Return the `luwu train` that was planned, as a new run, for a shell; ``store``: None: in the run folder."""
+def command(plan: LocalPlan, store: Path | None) -> str | None:
+    """Return the `luwu train` that was planned, as a new run, for a shell; None: adapters need a program of one's own.
+
+    Args:
+        plan: the plan.
+        store: the store's folder; None: in the run folder.
+    """
+    if plan.model.lora_rank:
+        return None
     model, run = plan.settings.model, plan.settings.run
     words: dict[str, object] = {"model": model.path}
     if model.path is None:

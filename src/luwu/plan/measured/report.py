@@ -8,7 +8,7 @@ from typing import Any
 
 from luwu.core.units import amount, bit_rate_text, bytes_text, count_text, rate_text, seconds_text
 from luwu.plan.measured.planning import LocalPlan, command
-from luwu.plan.report import Rows, phase_rows, step_json
+from luwu.plan.report import Rows, parameters_text, phase_rows, step_json
 from luwu.plan.wear import DAY_SECONDS, Wear
 from luwu.probe.link import LinkRates
 
@@ -30,7 +30,7 @@ def sections(
         "disk": _disk(plan) + _wear(plan, endurance).rows(tokens, _days(plan, tokens)),
         "a step": _step(plan, tokens),
     }
-    suggestion = [("command", command(suggested, store))]
+    suggestion = [("command", command(suggested, store) or "a program of your own: docs/fine-tuning.md")]
     if suggested.settings != plan.settings:
         suggestion.append(("which gives", _pace(suggested)))
     if link is not None:
@@ -116,7 +116,7 @@ def _link(link: LinkRates) -> Rows:
 
 def _disk(plan: LocalPlan) -> Rows:
     return [
-        ("store", f"{bytes_text(plan.disk_bytes)} of {bytes_text(plan.disk_room_bytes)}, two versions of every chunk"),
+        ("store", f"{bytes_text(plan.disk_bytes)} of {bytes_text(plan.disk_room_bytes)}, two versions of what is trained"),
         ("read a step", bytes_text(plan.bytes_read)),
         ("written a step", bytes_text(plan.server.written_bytes)),
     ]
@@ -133,7 +133,7 @@ def _days(plan: LocalPlan, tokens: float | None) -> float | None:
 
 def _step(plan: LocalPlan, tokens: float | None) -> Rows:
     rows = [*phase_rows(plan.step), ("step", _pace(plan))]
-    rows.append(("parameters", count_text(plan.model.parameters)))
+    rows.append(("parameters", parameters_text(plan.model)))
     if tokens is not None:
         rows.append((f"{count_text(tokens)} tokens", seconds_text(tokens / plan.tokens_per_second)))
     return rows

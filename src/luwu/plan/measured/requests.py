@@ -16,7 +16,7 @@ from luwu.models.shapes import ModelShape
 from luwu.plan.choices import ELSEWHERE, OF_A_NETWORK, Choices
 from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
 from luwu.plan.model_presets import read_config
-from luwu.plan.requests import choose_model, named
+from luwu.plan.requests import choose_model, named, with_adapters
 from luwu.probe.machine import nearest_existing
 from luwu.probe.training import measure_machine
 
@@ -95,4 +95,6 @@ def _model(choices: Choices) -> tuple[dict[str, object], ModelShape]:
     shape = read_config(path)
     if choices.seq is not None:
         shape = shape.with_sequence(choices.seq)
+    if choices.lora_rank is not None:
+        shape = with_adapters(shape, choices.lora_rank)
     return {"path": absolute(path), "seq": shape.sequence}, shape

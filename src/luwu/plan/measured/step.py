@@ -65,7 +65,7 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
 
 def update_seconds(model: ModelShape, machine: Machine, server: Forecast) -> float:
     """Return the update's seconds of one processor. States that come from the disk have their checksums compared."""
-    elements = sum(model.block_elements())
+    elements = sum(model.adapter_elements() or model.block_elements())
     kept = server.written_pinned_bytes / server.written_bytes
     return machine.processors * elements * (kept / machine.update_rate + (1 - kept) / machine.verified_update_rate)
 
@@ -108,15 +108,15 @@ class WorkerTime:
         """Work of a backward: layers' forwards once more, and gradients on their way to the server."""
         layers = self._model.layers
         kernels = layers * self._layer_backward() + self._kernels.root_backward
-        return Busy(kernels, layers * (self._block_seconds / 2) + self._handing_over(self._model.parameters))
+        return Busy(kernels, layers * (self._block_seconds / 2) + self._handing_over(self._model.trained_parameters))
 
     def first_gradient(self) -> float:
         """Return the seconds from the loss until the server has a block's gradient to work with."""
-        return self._layer_backward() + self._handing_over(self._model.layer_size) + self._block_seconds / 2
+        return self._layer_backward() + self._handing_over(self._model.trained_layer_size) + self._block_seconds / 2
 
     def _layer_backward(self) -> float:
         once = self._share * backward_seconds(self._kernels, self._run.checkpoint)
-        return once + self._cut() + (self._slices - 1) * self._model.layer_size / self._kernels.sum_rate
+        return once + self._cut() + (self._slices - 1) * self._model.trained_layer_size / self._kernels.sum_rate
 
     def _cut(self) -> float:
         """Outputs of slices are put together, and so are the gradients of their inputs: read and written once."""
