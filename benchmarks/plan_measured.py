@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
-from kit.planned_runs import Case, compare
+from kit.planned_runs import Case, compare, for_this_processor
 
-from luwu.probe.machine import bfloat16_products
 
 NAME = "plan_measured"
 BAR = "step time within 15 % (median 8 %), memory and bytes of the store within 5 %, for every run"
@@ -40,9 +39,7 @@ SMALLEST = Case("smallest", 1, 64, 32, 2, 1, "float32", memory=None)
 
 def cases_here() -> tuple[Case, ...]:
     """The runs, each with a dtype that this processor can compute in."""
-    if bfloat16_products():
-        return CASES
-    return tuple(case._replace(dtype="float32") for case in CASES)
+    return tuple(map(for_this_processor, CASES))
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:

@@ -4,8 +4,7 @@ Planned: the workstation of `luwu plan` with one GPU of 24 GB, 64 or 128 GiB of 
 second, bytes written to each drive a day, and the best `durable`. Trained, each planned before as `luwu plan
 --measured` does: all parameters of the deepest GPT that this disk takes, in bfloat16 with optimizer states of 8 bits,
 which make the store of a parameter the smallest; and adapters of a GPT with some 8 billion frozen parameters, or as
-many as this disk takes. The plan takes queries, keys and values as three matrices with adapters of their own, where
-LuWu's GPT has one: it has an eighth too many bytes written.
+many as this disk takes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
-from kit.planned_runs import Case, compare
+from kit.planned_runs import Case, compare, for_this_processor
 
 from luwu.plan.choices import Choices
 from luwu.plan.durable_advice import best_of, compare_durables
@@ -35,10 +34,10 @@ DRIVE_TERABYTES, DRIVE_GIGABYTES_A_SECOND = 4, 7
 SEQ, BATCH, MEMORY = 64, 2, "8GiB"
 HIDDEN, MOST_LAYERS = 2048, 200
 STORE_BYTES = 12.5
-"""Bytes in the store for a parameter in bfloat16 with AdamW of 8 bits: two versions."""
+"""Bytes in the store for a parameter with AdamW of 8 bits, in bfloat16 or float32: two versions."""
 LORA_HIDDEN, LORA_MOST_LAYERS, LORA_RANK = 4096, 40, 16
-LORA_STORE_BYTES = 2.2
-"""Bytes in the store for a frozen parameter, its share of the adapters included."""
+LORA_STORE_BYTES = 4.4
+"""Bytes in the store for a frozen parameter in float32, its share of the adapters included; in bfloat16 a half."""
 FREE_SHARE = 0.85
 """Share of the free space that the store may take."""
 
@@ -72,11 +71,14 @@ def parameters_of(layers: int, hidden: int) -> int:
 def largest_cases(folder: Path) -> list[Case]:
     """Return the runs that this disk has room for, one after the other."""
     full = layers_for(folder, STORE_BYTES, HIDDEN, MOST_LAYERS)
-    adapters = layers_for(folder, LORA_STORE_BYTES, LORA_HIDDEN, LORA_MOST_LAYERS)
-    return [
+    cases = [
         Case("all trained", full, HIDDEN, SEQ, BATCH, 1, "bfloat16", MEMORY, optimizer="adamw8bit"),
-        Case("adapters", adapters, LORA_HIDDEN, SEQ, BATCH, 1, "bfloat16", MEMORY, lora_rank=LORA_RANK),
+        Case("adapters", LORA_MOST_LAYERS, LORA_HIDDEN, SEQ, BATCH, 1, "bfloat16", MEMORY, lora_rank=LORA_RANK),
     ]
+    full_case, adapters = map(for_this_processor, cases)
+    frozen_bytes = LORA_STORE_BYTES / (2 if adapters.dtype == "bfloat16" else 1)
+    layers = layers_for(folder, frozen_bytes, LORA_HIDDEN, LORA_MOST_LAYERS)
+    return [full_case, adapters._replace(layers=layers)]
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.common import PROGRAMS
+from kit.common import PROGRAMS, BenchmarkError
 from kit.processes import environment, run_json
 
 import luwu.data.source
@@ -19,6 +19,7 @@ from luwu.launch.trial import WATCHED_STEPS, TrialSettings, run_trial
 from luwu.models.shapes import ModelShape, gpt_shape
 from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
 from luwu.plan.requests import with_adapters
+from luwu.probe.machine import bfloat16_products
 from luwu.probe.training import measure_machine
 
 NOTHING_BYTES = 1 << 20
@@ -34,7 +35,7 @@ class Case(NamedTuple):
 
     With a ``lora_rank`` it is a program of its own over the same model, which `luwu train` cannot give adapters.
 
-    A processor that has no products in bfloat16, where a step would take minutes, trains in float32 instead.
+    See `for_this_processor` about the dtype.
     """
 
     name: str
@@ -51,12 +52,17 @@ class Case(NamedTuple):
     lora_rank: int = 0
 
 
+def for_this_processor(case: Case) -> Case:
+    """Return a run in float32 where the processor has no products in bfloat16: a step would take minutes."""
+    return case if bfloat16_products() else case._replace(dtype="float32")
+
+
 def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, Any]:
     """Return a run's predictions and measurements. It is measured last, so that nothing of it can be known before."""
     model, settings = shape_of(case), settings_of(case, folder, steps)
     machine = measure_machine(settings, model, forecast_here(settings, model), folder, seconds)
     plan = plan_here(settings, model, machine, float("inf"))
-    trial = run_adapters(case, folder, steps) if case.lora_rank else run_luwu_train(settings, folder)
+    trial = run_adapters(case, settings, folder, steps) if case.lora_rank else run_luwu_train(settings, folder)
     predicted = {name: value for name, value in predicted_of(plan).items() if name in trial.figures}
     return {
         "name": f"{case.name}, {case.dtype}",
@@ -136,11 +142,13 @@ def run_luwu_train(settings: Settings, folder: Path) -> Measured:
     return Measured(trial.step_seconds, figures)
 
 
-def run_adapters(case: Case, folder: Path, steps: int) -> Measured:
+def run_adapters(case: Case, settings: Settings, folder: Path, steps: int) -> Measured:
     """Train adapters in a process with the server in it, whose memory is not told apart, and return the figures."""
+    if (case.workers, case.micro_batch, case.optimizer, case.checkpoint) != (1, None, "adamw", True):
+        raise BenchmarkError(f"{case.name}: the program of adapters knows nothing but one worker, adamw and recompute")
     wanted = {
         "folder": str(folder / "run"), "layers": case.layers, "hidden": case.hidden, "seq": case.seq,
-        "batch": case.batch, "rank": case.lora_rank, "dtype": case.dtype, "memory": case.memory,
+        "batch": case.batch, "rank": case.lora_rank, "dtype": case.dtype, "memory": settings.run.memory,
         "warm_steps": TrialSettings.model_fields["warm_steps"].default, "steps": steps,
     }  # fmt: skip
     program = [sys.executable, str(PROGRAMS / "ours/adapters.py"), json.dumps(wanted)]

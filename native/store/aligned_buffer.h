@@ -8,10 +8,13 @@
 
 namespace luwu::store {
 
+// As processes share it, or not: the system may give huge pages to one kind and not to the other.
+enum class Sharing : std::uint8_t { own, shared };
+
 class AlignedBuffer {
   public:
     AlignedBuffer() = default;
-    explicit AlignedBuffer(std::uint64_t bytes);  // zeroed; throws std::bad_alloc
+    explicit AlignedBuffer(std::uint64_t bytes, Sharing sharing = Sharing::own);  // zeroed; throws std::bad_alloc
     ~AlignedBuffer();
     AlignedBuffer(AlignedBuffer&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}

@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "store/aligned_buffer.h"
 #include "store/io_engine.h"
 #include "store/layout.h"
 
@@ -66,12 +65,11 @@ class Rounds {
           wanted_(wanted),
           reads_(0, file_bytes),
           writes_(round_up(file_bytes / 2, kPage), file_bytes),
+          buffer_bytes_(std::max(wanted.read_bytes, wanted.write_bytes)),
+          memory_(wanted.in_flight * buffer_bytes_, wanted.sharing),
           requests_(wanted.in_flight),
           engine_(make_io_engine(wanted.in_flight)) {
-        for (std::uint32_t i = 0; i < wanted.in_flight; ++i) {
-            buffers_.emplace_back(std::max(wanted.read_bytes, wanted.write_bytes));
-            fill_with_noise(buffers_.back());
-        }
+        fill_with_noise(memory_);
     }
 
     void run(Clock::time_point begin) {
@@ -108,7 +106,7 @@ class Rounds {
         request.operation = reads ? IoRequest::Operation::read : IoRequest::Operation::write;
         request.file = file_.descriptor();
         request.offset = (reads ? reads_ : writes_).take(bytes);
-        request.add_part(buffers_[slot].data(), bytes);
+        request.add_part(memory_.data() + slot * buffer_bytes_, bytes);
         requests_[slot] = request;
         engine_->submit(requests_[slot]);
     }
@@ -117,9 +115,10 @@ class Rounds {
     const ProbeRequest& wanted_;
     Cursor reads_;
     Cursor writes_;
-    std::vector<AlignedBuffer> buffers_;
+    std::uint64_t buffer_bytes_;
+    AlignedBuffer memory_;  // as a server has it: all buffers in one, which may have huge pages where each were too small
     std::vector<IoRequest> requests_;
-    std::unique_ptr<IoEngine> engine_;  // goes first: until then the kernel may use the buffers
+    std::unique_ptr<IoEngine> engine_;  // goes first: until then the kernel may use the memory
 };
 
 }  // namespace

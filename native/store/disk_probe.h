@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "store/aligned_buffer.h"
 #include "store/files.h"
 
 namespace luwu::store {
@@ -14,6 +15,7 @@ struct ProbeRequest {
     std::uint64_t write_bytes = 0;
     std::uint32_t in_flight = 12;  // as many as there are buffers for states in a server that has the memory
     double seconds = 1;
+    Sharing sharing = Sharing::own;  // of the memory: parameters are read into some that workers share
 };
 
 struct ProbeResult {

@@ -24,6 +24,7 @@ TEST_CASE("a disk is measured in whole requests, and nothing stays in the folder
 
     CHECK(probe.run({.read_bytes = read, .seconds = 0.01}).bytes_written == 0);
     CHECK(probe.run({.write_bytes = write, .seconds = 0.01}).bytes_read == 0);
+    CHECK(probe.run({.read_bytes = read, .seconds = 0.01, .sharing = store::Sharing::shared}).bytes_read > 0);
     CHECK_THROWS_AS(static_cast<void>(probe.run({.read_bytes = 100})), Error);
     CHECK_THROWS_AS(static_cast<void>(probe.run({})), Error);
     CHECK_THROWS_AS(static_cast<void>(probe.run({.write_bytes = 1U << 22U})), Error);

@@ -4,19 +4,24 @@ from dataclasses import replace
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
 from luwu.errors import ConfigError
-from luwu.plan.model_presets import read_config
-from luwu.models.shapes import gpt_shape, matrices, products
+from luwu.plan.model_presets import find_model
+from luwu.models.pretrained import build_causal_on_meta
+from luwu.models.shapes import gpt_shape, matrices
 from luwu.plan.advice import compute_of, thresholds_of
 from luwu.plan.choices import Choices
 from luwu.plan.measured.planning import command, plan_here
 from luwu.plan.planning import make_plan
+from luwu.plan.report import as_json
 from luwu.plan.requests import make_request
 from luwu.probe.kernel_times import measure_kernels
+from luwu.worker.layout import describe
 from tests.unit.test_plan_measured import MACHINE, settings
+from tests.unit.test_plan_models import CONFIGS, OTHERS, folder_of
 
 RANK = 16
 ONE_MACHINE = {"machine": "desktop", "gpu": "rtx-4090", "ram": "64GiB", "disk": "4TB@7GB/s"}
@@ -27,28 +32,25 @@ def plan(**changes):
     return make_plan(make_request(Choices(**(ONE_MACHINE | RUN | {"lora_rank": RANK} | changes))))
 
 
-def test_adapters_have_as_many_parameters_as_those_of_peft(tmp_path):
-    peft = pytest.importorskip("peft")
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2,
-    )  # fmt: skip
-    config.save_pretrained(tmp_path)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "opt", "gpt_neox", "phi3"])
+def test_adapters_have_as_many_parameters_and_blocks_as_those_of_peft(kind, tmp_path):
+    folder = folder_of(kind, (CONFIGS | OTHERS)[kind] | {"vocab_size": 64}, tmp_path)
+    model = build_causal_on_meta(folder, vocabulary=1, seq=2)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear"))
+        model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    shape = replace(read_config(tmp_path), lora_rank=4)
+    shape = replace(find_model(str(folder)), lora_rank=4)
     assert shape.trained_parameters == trained
-    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.parameters == pytest.approx(sum(parameter.numel() for parameter in model.parameters()), rel=1e-3)
+    blocks = describe(model).blocks
+    frozen = [block.elements for block in blocks if not block.trainable]
+    assert shape.block_elements() == pytest.approx(frozen, rel=0.02)
+    assert shape.adapter_elements() == pytest.approx([b.elements for b in blocks if b.trainable], rel=0.1)  # padded
 
 
-def test_matrices_multiply_as_much_as_the_products():
-    for experts in (1, 4):
-        shape = replace(gpt_shape(2, 256, 4, sequence=32, vocabulary=256), experts=experts, gated=True)
-        work = [sum(columns * inner * share for columns, inner, share in each(shape)) for each in (matrices, products)]
-        assert work[0] == pytest.approx(work[1])
+def test_attention_of_luwu_s_own_model_has_one_matrix_of_inputs():
+    shape = gpt_shape(2, 64, 1, sequence=32, vocabulary=256)
+    assert matrices(shape) == [(192, 64, 1.0), (64, 64, 1.0), (256, 64, 1.0), (64, 256, 1.0)]
 
 
 def test_a_frozen_parameter_has_no_state_and_is_never_written():
@@ -78,6 +80,24 @@ def test_matrices_without_gradients_take_a_shorter_backward():
     assert phase(found, "backward") < 0.95 * phase(whole, "backward")
     assert compute_of(found.request).backward_flop == compute_of(whole.request).backward_flop - 2
     assert thresholds_of(found).disk < thresholds_of(whole).disk
+
+
+def test_only_products_with_matrices_have_a_shorter_backward():
+    shape = gpt_shape(3, 256, 4, sequence=4096, vocabulary=256, biases=False)
+    matrices_flop = 3 * 2 * 12 * 256**2 + shape.head_flop_per_token()
+    whole, adapters = (each.step_flop_per_token(recompute=False) for each in (shape, replace(shape, lora_rank=4)))
+    assert whole - adapters == matrices_flop
+    assert adapters > 2 * matrices_flop  # attention has no matrices, and at this length it is most of the work
+
+
+def test_json_has_the_number_of_trained_parameters():
+    model = as_json(plan())["model"]
+    assert model["trained_parameters"] == plan().request.model.trained_parameters < model["parameters"]
+
+
+def test_experts_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"^lora-rank: expected a model without experts, found mixtral-8x7b with 8"):
+        plan(model="mixtral-8x7b")
 
 
 def test_gradients_on_the_gpu_are_those_of_the_adapters():

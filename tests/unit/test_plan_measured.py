@@ -49,7 +49,7 @@ MACHINE = Machine(
     free_bytes=2**33,
     workers=1,
     threads=2,
-    disk=DiskRates(2e9, 1e9, 1.5e9, 0.0, True),
+    disk=DiskRates(2e9, 1e9, 1.5e9, 0.0, True, 2e9, 0.0),
     update_rate=1e9,
     verified_update_rate=5e8,
     kernels=KERNELS,
@@ -95,7 +95,7 @@ def test_processors_that_a_worker_leaves_idle_take_the_server_s_work():
 
 
 def test_a_slow_disk_binds_and_then_bytes_decide():
-    slow = replace(MACHINE, disk=DiskRates(2e7, 1e7, 1.5e7, 0.0, True))
+    slow = replace(MACHINE, disk=DiskRates(2e7, 1e7, 1.5e7, 0.0, True, 2e7, 0.0))
     found, server = plan(slow), forecast_here(settings(), MODEL)
     assert found.step.binds == "disk in backward"
     assert phases(found)["backward"].parts["disk"] == pytest.approx(server.written_bytes / 1e7)
@@ -194,7 +194,7 @@ def test_flags_of_clusters_are_refused(flag):
 def test_a_disk_is_measured_and_nothing_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(rates, "FILE_BYTES", 1 << 22)
     found = measure_disk(tmp_path / "not" / "there", read_bytes=1 << 16, write_bytes=1 << 17, seconds=0.01)
-    assert min(found.read_rate, found.write_rate, found.mixed_rate) > 0
+    assert min(found.read_rate, found.write_rate, found.mixed_rate, found.shared_read_rate) > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,7 +303,7 @@ def test_where_nobody_can_redraw_each_measurement_is_a_line(monkeypatch, tmp_pat
     trial = Trial(
         step_seconds=[0.01], bytes_read=0, bytes_written=0, store_bytes=0, server_bytes=10**8, workers_bytes=10**8
     )
-    monkeypatch.setattr(machine, "measure_disk", notice("disk", DiskRates(2e9, 1e9, 1.5e9, 0.0, True)))
+    monkeypatch.setattr(machine, "measure_disk", notice("disk", DiskRates(2e9, 1e9, 1.5e9, 0.0, True, 2e9, 0.0)))
     monkeypatch.setattr(machine, "measure_update", notice("updates", 1e9))
     monkeypatch.setattr(machine, "measure_kernels", notice("kernels", KERNELS))
     monkeypatch.setattr(machine, "run_trial", notice("small model", trial))

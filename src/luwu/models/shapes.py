@@ -31,8 +31,9 @@ class ModelShape:
     ``feed_forward`` is the width of one expert's network; ``tied``: the head is the token table; ``positions``: rows of
     a learned table, 0 for rotary ones; ``norm_vectors``: 2 for a layer norm with bias, 1 for a root-mean-square one.
     ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind, and
-    ``counted_tables`` those of each module of the rest that is a block of its own. ``lora_rank``: rank of LoRA adapters
-    on each matrix of a layer, beside which all else is frozen; 0: there are none, and all is trained.
+    ``counted_tables`` those of each module of the rest that is a block of its own; ``counted_widths``: inputs and outputs
+    of all of a layer's matrices. ``lora_rank``: rank of LoRA adapters on each matrix of a layer, beside which all else
+    is frozen; 0: there are none, and all is trained. ``fused_attention``: queries, keys and values are one matrix.
     """
 
     name: str
@@ -54,7 +55,9 @@ class ModelShape:
     norm_vectors: int = 2
     counted: tuple[int, int] | None = None
     counted_tables: tuple[int, ...] = ()
+    counted_widths: int = 0
     lora_rank: int = 0
+    fused_attention: bool = False
 
     def layer_parameters(self) -> list[int]:
         """Elements of each parameter of one layer, in no particular order."""
@@ -92,6 +95,8 @@ class ModelShape:
         """Elements of each parameter of one layer's adapters: two matrices beside each of the layer's."""
         if not self.lora_rank:
             return []
+        if self.counted is not None:
+            return [self.lora_rank * self.counted_widths]
         return [self.lora_rank * size for columns, inner, _ in matrices(self) for size in (inner, columns)]
 
     @property
@@ -170,9 +175,11 @@ class ModelShape:
 
         Attention is counted whole, not its causal half, as arXiv 2104.04473 does.
         """
-        matrices = 2 * (self.active_layer_size - self.hidden * 2 * self.norm_vectors)
         attention = 4 * self.sequence * self.heads * self.head_width
-        return float(self.layers * (matrices + attention) + self.head_flop_per_token())
+        return float(self.layers * (self._matrix_flop_per_token() + attention) + self.head_flop_per_token())
+
+    def _matrix_flop_per_token(self) -> int:
+        return 2 * (self.active_layer_size - self.hidden * 2 * self.norm_vectors)
 
     def head_flop_per_token(self) -> float:
         """Operations per token of the projection to the vocabulary alone."""
@@ -181,10 +188,12 @@ class ModelShape:
     def step_flop_per_token(self, *, recompute: bool) -> float:
         """Return the operations of forward and backward; with recompute, of a second forward of the layers, too.
 
-        Frozen matrices have no gradients, so their backward is as long as their forward. Adapters are not counted.
+        Frozen matrices have no gradients: the backward of their products is as long as the forward. Adapters are not
+        counted.
         """
-        forward = self.forward_flop_per_token()
-        return (2 if self.lora_rank else 3) * forward + (forward - self.head_flop_per_token() if recompute else 0.0)
+        forward, head = self.forward_flop_per_token(), self.head_flop_per_token()
+        saved = self.layers * self._matrix_flop_per_token() + head if self.lora_rank else 0.0
+        return 3 * forward - saved + (forward - head if recompute else 0.0)
 
     def with_sequence(self, sequence: int) -> ModelShape:
         """Return the model on sequences of another length."""
@@ -194,7 +203,11 @@ class ModelShape:
 def gpt_shape(
     layers: int, hidden: int, heads: int, *, sequence: int, vocabulary: int, name: str = "", biases: bool = True
 ) -> ModelShape:
-    """A GPT: four times as wide inside, learned positions, tied head; ConfigError where heads do not divide."""
+    """Return the shape of GPT-2's kind: four times as wide inside, learned positions, tied head.
+
+    Raises:
+        ConfigError: the width is no multiple of the heads.
+    """
     if hidden % heads:
         raise ConfigError(f"hidden: expected a multiple of heads ({heads}), found {hidden}; choose other heads")
     return ModelShape(
@@ -209,6 +222,7 @@ def gpt_shape(
         head_width=hidden // heads,
         positions=sequence,
         biases=biases,
+        fused_attention=True,
     )
 
 
@@ -254,13 +268,13 @@ def padded(parameters: Sequence[int]) -> int:
 
 
 def matrices(model: ModelShape) -> list[tuple[int, int, float]]:
-    """(columns, inner, share of the tokens) of a layer's weight matrices, as transformers has them: each a module."""
+    """(columns, inner, share of the tokens) of a layer's weight matrices, each of which is a module."""
     query, key_value = model.heads * model.head_width, model.key_value_heads * model.head_width
     share = model.experts_per_token / model.experts
     widening = [(model.feed_forward, model.hidden, share)] * (2 if model.gated else 1)
     network = [*widening, (model.hidden, model.feed_forward, share)] * model.experts
-    attention = [(query, model.hidden, 1.0), *[(key_value, model.hidden, 1.0)] * 2, (model.hidden, query, 1.0)]
-    return [*attention, *network]
+    inputs = [query + 2 * key_value] if model.fused_attention else [query, key_value, key_value]
+    return [*[(columns, model.hidden, 1.0) for columns in inputs], (model.hidden, query, 1.0), *network]
 
 
 def products(model: ModelShape, parallel: int = 1) -> list[tuple[float, float, float]]:

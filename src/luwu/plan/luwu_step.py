@@ -88,12 +88,13 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
     }
     _spread(work.late_writes, forward, backward)
     _follow(variant.tail, forward, backward)
-    share = model.layer_size / model.parameters
+    pulled = (model.layer_size + sum(model.adapter_parameters())) / model.parameters
+    pushed = model.trained_layer_size / model.trained_parameters
     phases = (
-        PhaseTime("first block", share * max(traffic.pull_seconds, work.before_first_block), {"pull": 0.0}),
+        PhaseTime("first block", pulled * max(traffic.pull_seconds, work.before_first_block), {"pull": 0.0}),
         PhaseTime("forward", _phase_seconds(forward, variant), forward),
         PhaseTime("backward", _phase_seconds(backward, variant), backward),
-        PhaseTime("last update", share * (traffic.push_seconds + work.after_last_push), {"push": 0.0}),
+        PhaseTime("last update", pushed * (traffic.push_seconds + work.after_last_push), {"push": 0.0}),
     )
     return StepTime("luwu", rows, phases, traffic.link_bytes)
 

@@ -82,7 +82,8 @@ def luwu_worker(
     """
     element = 4 if kernels.float32 else 2
     tables = model.table_parameters()
-    largest, root = max([model.layer_size, *tables]) * element, (model.outside_size - sum(tables)) * element
+    layer = model.layer_size + sum(model.adapter_parameters())
+    largest, root = max([layer, *tables]) * element, (model.outside_size - sum(tables)) * element
     tied = max(tables, default=0) * element if model.tied else 0
     gradients = 1.0 * largest + root + tied  # a tied table's from the head's is kept until the embedding's
     if model.lora_rank:

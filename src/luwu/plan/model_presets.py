@@ -32,7 +32,7 @@ _PAPER = {  # arXiv 2409.00918: blocks, heads, hidden
 def _paper_shape(name: str) -> ModelShape:
     layers, heads, hidden = _PAPER[name]
     shape = gpt_shape(layers, hidden, heads, sequence=1024, vocabulary=OPT_VOCABULARY, name=name)
-    return replace(shape, positions=OPT_POSITIONS)
+    return replace(shape, positions=OPT_POSITIONS, fused_attention=False)
 
 
 MODELS: dict[str, ModelShape] = {name: _paper_shape(name) for name in _PAPER} | {
@@ -101,6 +101,9 @@ def read_config(path: Path) -> ModelShape:
 
 def _count(shape: ModelShape, file: Path) -> ModelShape:
     """The shape with the parameters that transformers' own model of the file has, layers as the worker finds them."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
     from luwu.models.pretrained import build_causal_on_meta
     from luwu.worker.layout import lay_out
 
@@ -110,4 +113,12 @@ def _count(shape: ModelShape, file: Path) -> ModelShape:
     tables = tuple(size for unit, size in zip(units, sizes, strict=True) if unit.outer)
     inside = sum(sizes) - sum(tables)
     whole = sum(parameter.numel() for parameter in model.parameters())
-    return replace(shape, counted=(round(inside / shape.layers), whole - inside), counted_tables=tables)
+    head = model.get_output_embeddings()
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear | Conv1D) and module is not head]
+    widths = sum(sum(module.weight.shape) for module in linear)
+    return replace(
+        shape,
+        counted=(round(inside / shape.layers), whole - inside),
+        counted_tables=tables,
+        counted_widths=round(widths / shape.layers),
+    )

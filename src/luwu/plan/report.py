@@ -45,11 +45,16 @@ def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
     return found
 
 
+def model_json(model: ModelShape) -> dict[str, Any]:
+    """Return a model's shape and its numbers of parameters."""
+    return asdict(model) | {"parameters": model.parameters, "trained_parameters": model.trained_parameters}
+
+
 def as_json(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
     """Everything as plain numbers: bytes, seconds, dollars, watts."""
     request, step = plan.request, plan.step
     found: dict[str, Any] = {
-        "model": asdict(request.model) | {"parameters": request.model.parameters},
+        "model": model_json(request.model),
         "cluster": asdict(request.cluster),
         "settings": request.settings.model_dump(include={"run", "optimizer"}),
         "fits": plan.fits,

@@ -102,7 +102,17 @@ def choose_model(choices: Choices) -> ModelShape:
 
 
 def with_adapters(model: ModelShape, rank: int) -> ModelShape:
-    """Return the model with LoRA adapters; ConfigError for a rank that is none, or not below the width."""
+    """Return the model with LoRA adapters.
+
+    Raises:
+        ConfigError: the rank is none, or not below the width; or the model has experts, whose matrices peft adapts by
+            `target_parameters`, which a worker does not take.
+    """
+    if model.experts > 1:
+        raise ConfigError(
+            f"lora-rank: expected a model without experts, found {model.name} with {model.experts}; "
+            "LuWu has no adapters for them"
+        )
     if not 0 < rank < model.hidden:
         raise ConfigError(f"lora-rank: expected 1 to {model.hidden - 1}, less than the model's width, found {rank}")
     return replace(model, lora_rank=rank)

@@ -51,6 +51,7 @@ def examine(folder: Path) -> list[Finding]:
         *_native(),
         _direct_io(existing),
         _huge_pages(),
+        _shared_huge_pages(),
         _locked_memory(),
         _allocator(),
         *_torch(),
@@ -203,7 +204,8 @@ def _shared_huge_pages() -> Finding:
         "huge pages of shared memory",
         chosen,
         chosen in ("always", "within_size", "advise", "force"),
-        f"memory for copies to and from GPUs is locked and mapped in small pages: echo advise > {setting}",
+        "parameters are read from the disk more slowly (measured out of core: 1.5 instead of 2.8 GB/s, steps 1.16 times "
+        f"as long), and memory for copies to and from GPUs is locked in small pages: echo advise > {setting}",
     )
 
 
@@ -243,7 +245,7 @@ def _torch() -> list[Finding]:
             bool(devices),
             "workers compute on the processor",
         ),
-        *([Finding("page-locked memory", PAGE_LOCKED), _shared_huge_pages()] if devices else []),
+        *([Finding("page-locked memory", PAGE_LOCKED)] if devices else []),
         Finding(
             "bfloat16 on the processor",
             "matrix products" if products else "no matrix products",

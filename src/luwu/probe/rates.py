@@ -21,6 +21,8 @@ class DiskRates:
     """Bytes a second: read alone, written alone, and both together in an update's proportion.
 
     ``processor_seconds_per_byte`` is what moving a byte costs; ``direct``: it went past the page cache.
+    ``shared_read_rate`` and ``shared_processor_seconds_per_byte`` are of reads into memory that processes share, as
+    parameters are read: without huge pages, which systems seldom give it, they may be slower.
     """
 
     read_rate: float
@@ -28,10 +30,12 @@ class DiskRates:
     mixed_rate: float
     processor_seconds_per_byte: float
     direct: bool
+    shared_read_rate: float
+    shared_processor_seconds_per_byte: float
 
 
 def measure_disk(folder: Path, *, read_bytes: int, write_bytes: int, seconds: float) -> DiskRates:
-    """Measure the disk below a folder, three ways, each for ``seconds``; nothing stays there.
+    """Measure the disk below a folder, four ways, each for ``seconds``; nothing stays there.
 
     Args:
         folder: need not exist yet.
@@ -54,6 +58,7 @@ def measure_disk(folder: Path, *, read_bytes: int, write_bytes: int, seconds: fl
     probe = native.DiskProbe(str(existing), FILE_BYTES)
     written = probe.run(0, write_bytes, seconds)
     read = probe.run(read_bytes, 0, seconds)
+    shared = probe.run(read_bytes, 0, seconds, shared=True)
     mixed = probe.run(read_bytes, write_bytes, seconds)
     moved = mixed["bytes_read"] + mixed["bytes_written"]
     return DiskRates(
@@ -62,6 +67,8 @@ def measure_disk(folder: Path, *, read_bytes: int, write_bytes: int, seconds: fl
         mixed_rate=moved / mixed["seconds"],
         processor_seconds_per_byte=mixed["processor_seconds"] / moved,
         direct=probe.direct,
+        shared_read_rate=shared["bytes_read"] / shared["seconds"],
+        shared_processor_seconds_per_byte=shared["processor_seconds"] / shared["bytes_read"],
     )
 
 

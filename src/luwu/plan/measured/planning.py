@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from luwu.core.durability import EACH_STEP
 from luwu.core.manifest import element_bytes
 from luwu.core.quantities import format_size
 from luwu.core.units import bytes_text
@@ -89,6 +90,7 @@ def forecast_here(settings: Settings, model: ModelShape, memory_bytes: int | Non
         folders=max(1, len(run.stores)),
         memory_bytes=run.memory if memory_bytes is None else memory_bytes,
         workers=run.workers,
+        keeps="tail" if run.commit_points == EACH_STEP else "all",
         adapter_elements=model.adapter_elements(),
     )
 

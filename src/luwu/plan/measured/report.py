@@ -8,7 +8,7 @@ from typing import Any
 
 from luwu.core.units import amount, bit_rate_text, bytes_text, count_text, rate_text, seconds_text
 from luwu.plan.measured.planning import LocalPlan, command
-from luwu.plan.report import Rows, parameters_text, phase_rows, step_json
+from luwu.plan.report import Rows, model_json, parameters_text, phase_rows, step_json
 from luwu.plan.wear import DAY_SECONDS, Wear
 from luwu.probe.link import LinkRates
 
@@ -48,7 +48,7 @@ def as_json(
 ) -> dict[str, Any]:
     """Everything as plain numbers: bytes, seconds, a second."""
     found: dict[str, Any] = {
-        "model": asdict(plan.model) | {"parameters": plan.model.parameters},
+        "model": model_json(plan.model),
         "settings": plan.settings.model_dump(include={"model", "run", "optimizer"}),
         "machine": _plain(plan),
         "fits": not plan.misses,
@@ -96,6 +96,7 @@ def _machine(plan: LocalPlan) -> Rows:
         ("processor", f"{machine.processor}, {machine.processors} cores"),
         ("workers", f"{machine.workers}, {machine.threads} threads each"),
         ("disk", f"reads {rate_text(disk.read_rate)}, writes {rate_text(disk.write_rate)}, {way}"),
+        ("disk, as pulls use it", f"reads {rate_text(disk.shared_read_rate)} into memory that processes share"),
         ("disk, as updates use it", f"{rate_text(disk.mixed_rate)} both ways together"),
         ("memory", f"{rate_text(kernels.memory_rate)} copied by each worker"),
         *(

@@ -35,27 +35,28 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
     update = update_seconds(model, machine, server)
     requests = (server.states_read_bytes + server.written_bytes) * machine.disk.processor_seconds_per_byte
     reading = server.parameters_read_bytes * (
-        machine.disk.processor_seconds_per_byte + check_seconds_per_byte(run, machine, server)
+        machine.disk.shared_processor_seconds_per_byte + check_seconds_per_byte(run, machine, server)
     )
     forward_delay = delay_seconds(machine, reading, forward)
     backward_delay = delay_seconds(machine, update + requests + reading, backward)
+    forward_alone = forward.kernels + forward.alone + forward_delay
+    backward_alone = backward.kernels + backward.alone + backward_delay + disk.last_record
+    followed = disk.following(work.first_gradient() + disk.backward - backward_alone, forward_alone)
+    on_disk = {"forward": disk.forward + followed, "backward": disk.backward - followed}
     phases = (
         PhaseTime(
             "forward",
-            max(forward.kernels + forward.alone + forward_delay, disk.forward),
-            {"compute": forward.kernels, "blocks": forward.alone, "server": forward_delay, "disk": disk.forward},
+            max(forward_alone, on_disk["forward"]),
+            {"compute": forward.kernels, "blocks": forward.alone, "server": forward_delay, "disk": on_disk["forward"]},
         ),
         PhaseTime(
             "backward",
-            max(
-                backward.kernels + backward.alone + backward_delay + disk.last_record,
-                work.first_gradient() + disk.backward,
-            ),
+            max(backward_alone, work.first_gradient() + on_disk["backward"]),
             {
                 "compute": backward.kernels,
                 "blocks": backward.alone,
                 "server": backward_delay,
-                "disk": disk.backward,
+                "disk": on_disk["backward"],
             },
         ),
         PhaseTime("commit", machine.costs.fixed_seconds, {"commit": machine.costs.fixed_seconds}),
@@ -131,10 +132,21 @@ class DiskTime:
 
     def __init__(self, server: Forecast, machine: Machine) -> None:
         rates = machine.disk
-        reading = server.parameters_read_bytes / rates.read_rate
+        reading = server.parameters_read_bytes / rates.shared_read_rate
         rotating = server.states_read_bytes + server.written_bytes - server.written_pinned_bytes
         # Buffers are filled ahead of the backward pass, while the disk has little to do.
         ahead = min(server.state_buffer_bytes, server.states_read_bytes)
         self.forward = reading + ahead / rates.read_rate
-        self.backward = reading + (rotating - ahead) / rates.mixed_rate + server.written_pinned_bytes / rates.write_rate
+        updating = (rotating - ahead) / rates.mixed_rate + server.written_pinned_bytes / rates.write_rate
+        self.backward = reading + updating
         self.last_record = min(server.chunk_record_bytes, server.written_bytes) / rates.write_rate
+        self._most_following = server.tail_share * updating
+
+    def following(self, behind: float, forward: float) -> float:
+        """Return the seconds of a step's updates that follow under the next forward, as its tail.
+
+        Args:
+            behind: seconds that the disk is behind with at the end of backward.
+            forward: seconds that a forward takes without a wait for the disk.
+        """
+        return max(0.0, min(behind, self._most_following, forward - self.forward))
