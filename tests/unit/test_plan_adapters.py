@@ -32,7 +32,7 @@ def plan(**changes):
     return make_plan(make_request(Choices(**(ONE_MACHINE | RUN | {"lora_rank": RANK} | changes))))
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "opt", "gpt_neox", "phi3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "opt", "gpt_neox", "qwen3"])
 def test_adapters_have_as_many_parameters_and_blocks_as_those_of_peft(kind, tmp_path):
     folder = folder_of(kind, (CONFIGS | OTHERS)[kind] | {"vocab_size": 64}, tmp_path)
     model = build_causal_on_meta(folder, vocabulary=1, seq=2)

@@ -98,7 +98,9 @@ def test_a_slow_disk_binds_and_then_bytes_decide():
     slow = replace(MACHINE, disk=DiskRates(2e7, 1e7, 1.5e7, 0.0, True, 2e7, 0.0))
     found, server = plan(slow), forecast_here(settings(), MODEL)
     assert found.step.binds == "disk in backward"
-    assert phases(found)["backward"].parts["disk"] == pytest.approx(server.written_bytes / 1e7)
+    forward, backward = phases(found)["forward"], phases(found)["backward"]
+    assert forward.parts["disk"] + backward.parts["disk"] == pytest.approx(server.written_bytes / 1e7)
+    assert forward.parts["disk"] == forward.seconds == phases(plan())["forward"].seconds  # the tail, as long as it lasts
     out = plan(slow, memory=str(server.minimum_bytes - server.pinned_state_bytes) + "B")
     assert out.server.states_read_bytes == 0 or phases(out)["backward"].seconds > phases(found)["backward"].seconds
 
