@@ -209,6 +209,7 @@ def test_a_run_of_this_machine_is_asked_through_its_folder(tmp_path: Path) -> No
             reply = ask_local_status(tmp_path)
     assert (reply.open, reply.step, reply.attempts, list(reply.missing)) == (True, 1, 1, [])
     assert reply.present[0].progress == report(0).progress and reply.present[0].peer == ""
+    assert reply.aggregate == "mean"
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
@@ -221,11 +222,12 @@ def test_the_status_as_text() -> None:
     behind.behind_seconds, behind.peer = 12.3, "10.0.0.3:4000"
     reply = pb.StatusReply(
         open=True, step=1200, attempts=1203, rolled_back=3, workers=3, present=[report(0, phase="ENDING"), behind],
-        missing=[2], pause=str(RoomWait("/data", 0, 0.0)), unwritten=7, since_commit_seconds=38.4,
+        missing=[2], pause=str(RoomWait("/data", 0, 0.0)), unwritten=7, since_commit_seconds=38.4, aggregate="median",
     )  # fmt: skip
     assert list(lines_of(reply)) == [
         "step 1,200 of the store, 1,203 attempts, 3 rolled back",
         "last on the disk: step 1,193, 38 s ago",
+        "of the workers' gradients, element by element: median",
         str(RoomWait("/data", 0, 0.0)),
         "waits for worker 2 to begin",
         "worker 0: at the end of the step, 1 block pushed in this step (2 s ago); received 7 kB, sent 80 B, 3 packets "

@@ -12,6 +12,7 @@ from luwu.cli.setting_flags import option_of
 from luwu.cli.terminal import AsJson, say, say_json
 from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import TIMEOUTS
+from luwu.core.aggregation import MEAN
 from luwu.core.exits import Exit
 from luwu.core.words import counted
 from luwu.launch.machine_words import machine_text
@@ -119,6 +120,8 @@ def lines_of(reply: pb.StatusReply, first: Counts | None = None) -> Iterator[str
     if reply.unwritten:
         on_disk = max(0, step - reply.unwritten)
         yield f"last on the disk: step {on_disk:,}, {reply.since_commit_seconds:.0f} s ago"
+    if reply.aggregate not in ("", MEAN):
+        yield f"of the workers' gradients, element by element: {reply.aggregate}"
     if reply.failure:
         yield f"failed: {reply.failure}"
     if reply.pause:

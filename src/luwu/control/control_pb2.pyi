@@ -570,7 +570,7 @@ class StatusRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., look: bool = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures", "switches", "machines", "run", "standby")
+    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause", "unwritten", "since_commit_seconds", "blocks", "block_names", "figures", "switches", "machines", "run", "standby", "aggregate")
     class FiguresEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -597,6 +597,7 @@ class StatusReply(_message.Message):
     MACHINES_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATE_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
     open: bool
     step: int
@@ -616,7 +617,8 @@ class StatusReply(_message.Message):
     machines: _containers.RepeatedCompositeFieldContainer[MachineStatus]
     run: str
     standby: StandbyStatus
-    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., machines: _Optional[_Iterable[_Union[MachineStatus, _Mapping]]] = ..., run: _Optional[str] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ...) -> None: ...
+    aggregate: str
+    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ..., unwritten: _Optional[int] = ..., since_commit_seconds: _Optional[float] = ..., blocks: _Optional[bytes] = ..., block_names: _Optional[_Iterable[str]] = ..., figures: _Optional[_Mapping[str, float]] = ..., switches: _Optional[_Iterable[_Union[SwitchStatus, _Mapping]]] = ..., machines: _Optional[_Iterable[_Union[MachineStatus, _Mapping]]] = ..., run: _Optional[str] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., aggregate: _Optional[str] = ...) -> None: ...
 
 class StandbyStatus(_message.Message):
     __slots__ = ("follows", "other", "connected", "in_sync", "step", "generation", "waits_seconds", "trouble", "bytes", "bytes_copied", "replaced")

@@ -48,6 +48,7 @@ def facts_of(reply: pb.StatusReply) -> dict[str, Any]:
         "attempts": reply.attempts,
         "rolled_back": reply.rolled_back,
         "workers": reply.workers,
+        "aggregate": reply.aggregate,
         "missing": list(reply.missing),
         "failure": reply.failure,
         "pause": reply.pause,

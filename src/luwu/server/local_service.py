@@ -100,7 +100,7 @@ class LocalService(ControlService[LocalCaller]):
 
     def Status(self, request: pb.StatusRequest, caller: LocalCaller) -> pb.StatusReply:  # noqa: N802
         """Describe the run to anybody who may open the socket."""
-        return describe(self._run, request.look)
+        return self._with_aggregate(describe(self._run, request.look))
 
     def Trace(self, request: pb.TraceRequest, caller: LocalCaller) -> pb.TraceReply:  # noqa: N802
         """Trace the run for anybody who may open the socket."""

@@ -257,7 +257,7 @@ class NetworkService(ControlService[Any]):
         """Describe the run to whoever has the key."""
         proof = self._let_in(request, STATUS_REQUEST, caller)
         run = self._runs.run
-        reply = describe(run, request.look)
+        reply = self._with_aggregate(describe(run, request.look))
         reply.run = run.claimant
         for switch in self._runs.present_switches():
             address = str(HostPort(switch.address, switch.port))

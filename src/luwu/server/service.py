@@ -258,6 +258,10 @@ class ControlService(ABC, Generic[CallerT]):
     def Status(self, request: pb.StatusRequest, caller: CallerT) -> pb.StatusReply:  # noqa: N802
         """Describe the run."""
 
+    def _with_aggregate(self, reply: pb.StatusReply) -> pb.StatusReply:
+        reply.aggregate = self._aggregate
+        return reply
+
     @abstractmethod
     def Leave(self, request: pb.LeaveRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
         """Let a participant leave."""
