@@ -16,7 +16,6 @@ from typing import Any
 from kit.common import Row, arguments, result, run, table
 from kit.planned_runs import Case, compare, for_this_processor
 
-
 NAME = "plan_measured"
 BAR = "step time within 15 % (median 8 %), memory and bytes of the store within 5 %, for every run"
 WITHIN, MEDIAN_WITHIN, BYTES_WITHIN = 0.15, 0.08, 0.05

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import luwu.data.source
 from kit.common import PROGRAMS, BenchmarkError
 from kit.processes import environment, run_json
-
-import luwu.data.source
 from luwu.core.units import parse_bytes
 from luwu.launch.settings import Settings, build_settings
 from luwu.launch.trial import WATCHED_STEPS, TrialSettings, run_trial

@@ -116,7 +116,7 @@ class Rounds {
     Cursor reads_;
     Cursor writes_;
     std::uint64_t buffer_bytes_;
-    AlignedBuffer memory_;  // as a server has it: all buffers in one, which may have huge pages where each were too small
+    AlignedBuffer memory_;  // as a server has it: all buffers in one, which is large enough for huge pages
     std::vector<IoRequest> requests_;
     std::unique_ptr<IoEngine> engine_;  // goes first: until then the kernel may use the memory
 };

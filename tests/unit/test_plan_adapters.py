@@ -5,23 +5,23 @@ from dataclasses import replace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tests.unit.test_plan_measured import MACHINE, settings
+from tests.unit.test_plan_models import CONFIGS, OTHERS, folder_of
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
 from luwu.errors import ConfigError
-from luwu.plan.model_presets import find_model
 from luwu.models.pretrained import build_causal_on_meta
 from luwu.models.shapes import gpt_shape, matrices
 from luwu.plan.advice import compute_of, thresholds_of
 from luwu.plan.choices import Choices
 from luwu.plan.measured.planning import command, plan_here
+from luwu.plan.model_presets import find_model
 from luwu.plan.planning import make_plan
 from luwu.plan.report import as_json
 from luwu.plan.requests import make_request
 from luwu.probe.kernel_times import measure_kernels
 from luwu.worker.layout import describe
-from tests.unit.test_plan_measured import MACHINE, settings
-from tests.unit.test_plan_models import CONFIGS, OTHERS, folder_of
 
 RANK = 16
 ONE_MACHINE = {"machine": "desktop", "gpu": "rtx-4090", "ram": "64GiB", "disk": "4TB@7GB/s"}

@@ -100,7 +100,9 @@ def test_a_slow_disk_binds_and_then_bytes_decide():
     assert found.step.binds == "disk in backward"
     forward, backward = phases(found)["forward"], phases(found)["backward"]
     assert forward.parts["disk"] + backward.parts["disk"] == pytest.approx(server.written_bytes / 1e7)
-    assert forward.parts["disk"] == forward.seconds == phases(plan())["forward"].seconds  # the tail, as long as it lasts
+    assert (
+        forward.parts["disk"] == forward.seconds == phases(plan())["forward"].seconds
+    )  # the tail, as long as it lasts
     out = plan(slow, memory=str(server.minimum_bytes - server.pinned_state_bytes) + "B")
     assert out.server.states_read_bytes == 0 or phases(out)["backward"].seconds > phases(found)["backward"].seconds
 

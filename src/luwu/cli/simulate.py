@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @setting_flags(
     SimulationGroups,
     without=(
-        "machine", "ram", "aggregation", "disk_size", "endurance", "offload", "lora_rank", "tokens", "topology", "prices",
+        "machine", "ram", "aggregation", "disk_size", "endurance", "offload", "lora_rank", "tokens", "topology",
+        "prices",
     ),
 )  # fmt: skip
 def simulate(

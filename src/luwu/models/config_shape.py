@@ -101,9 +101,7 @@ def _opt_or_gpt2(fields: _Fields) -> ModelShape:
     )
     skipped = 2 if fields.kind == "opt" else 0
     wide = fields.number("ffn_dim" if fields.kind == "opt" else "n_inner", default=4 * hidden)
-    return replace(
-        shape, feed_forward=wide, positions=positions + skipped, fused_attention=fields.kind != "opt"
-    )
+    return replace(shape, feed_forward=wide, positions=positions + skipped, fused_attention=fields.kind != "opt")
 
 
 def _gated(fields: _Fields) -> ModelShape:

@@ -31,9 +31,10 @@ class ModelShape:
     ``feed_forward`` is the width of one expert's network; ``tied``: the head is the token table; ``positions``: rows of
     a learned table, 0 for rotary ones; ``norm_vectors``: 2 for a layer norm with bias, 1 for a root-mean-square one.
     ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind, and
-    ``counted_tables`` those of each module of the rest that is a block of its own; ``counted_widths``: inputs and outputs
-    of all of a layer's matrices. ``lora_rank``: rank of LoRA adapters on each matrix of a layer, beside which all else
-    is frozen; 0: there are none, and all is trained. ``fused_attention``: queries, keys and values are one matrix.
+    ``counted_tables`` those of each module of the rest that is a block of its own; ``counted_widths``: inputs and
+    outputs of all of a layer's matrices. ``lora_rank``: rank of LoRA adapters on each matrix of a layer, beside which
+    all else is frozen; 0: there are none, and all is trained. ``fused_attention``: queries, keys and values are one
+    matrix.
     """
 
     name: str

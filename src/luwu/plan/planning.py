@@ -171,8 +171,8 @@ def refuse_adapters(request: Request, what: str) -> None:
     """Refuse what is worked out for full training alone; ConfigError where the model has adapters."""
     if request.model.lora_rank:
         raise ConfigError(
-            f"{what}: expected none beside --lora-rank, for which it is not worked out, found {request.model.lora_rank}; "
-            "leave one of them out"
+            f"{what}: expected none beside --lora-rank, for which it is not worked out, found a rank of "
+            f"{request.model.lora_rank}; leave one of them out"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from luwu.core.quantities import format_size
 from luwu.core.units import bytes_text, count_text, rate_text, seconds_text
 from luwu.core.words import counted
+from luwu.models.shapes import ModelShape
 from luwu.plan.advice import Advice, advise, offload_shares, thresholds_of, tokens_of
 from luwu.plan.clusters import Cluster
 from luwu.plan.cost import LIFETIME_YEARS

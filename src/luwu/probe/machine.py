@@ -204,8 +204,8 @@ def _shared_huge_pages() -> Finding:
         "huge pages of shared memory",
         chosen,
         chosen in ("always", "within_size", "advise", "force"),
-        "parameters are read from the disk more slowly (measured out of core: 1.5 instead of 2.8 GB/s, steps 1.16 times "
-        f"as long), and memory for copies to and from GPUs is locked in small pages: echo advise > {setting}",
+        "parameters are read from the disk more slowly (measured out of core: 1.5 instead of 2.8 GB/s, a step 1.16 "
+        f"times as long), and memory for copies to and from GPUs is locked in small pages: echo advise > {setting}",
     )
 
 

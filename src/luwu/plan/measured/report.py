@@ -117,7 +117,10 @@ def _link(link: LinkRates) -> Rows:
 
 def _disk(plan: LocalPlan) -> Rows:
     return [
-        ("store", f"{bytes_text(plan.disk_bytes)} of {bytes_text(plan.disk_room_bytes)}, two versions of what is trained"),
+        (
+            "store",
+            f"{bytes_text(plan.disk_bytes)} of {bytes_text(plan.disk_room_bytes)}, two versions of what is trained",
+        ),
         ("read a step", bytes_text(plan.bytes_read)),
         ("written a step", bytes_text(plan.server.written_bytes)),
     ]
