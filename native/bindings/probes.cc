@@ -69,11 +69,12 @@ void bind_probes(nb::module_& module) {
         .def(nb::init<const std::string&, std::uint64_t>(), "folder"_a, "file_bytes"_a,
              nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("direct", &store::DiskProbe::direct, "True if it goes past the page cache.")
-        .def("run", &run_disk_probe, "read_bytes"_a, "write_bytes"_a, "seconds"_a, "shared"_a = false,
-             "Read and write this number of bytes in turn, from the same memory, over and over, as an update out of "
-             "core does; 0: not; `shared`: memory that processes may share. Gives bytes_read, bytes_written, seconds, "
-             "the processor_seconds spent, and the sync_seconds until all was durable. luwu.errors.ConfigError: lengths "
-             "that are no whole pages.");
+        .def(
+            "run", &run_disk_probe, "read_bytes"_a, "write_bytes"_a, "seconds"_a, "shared"_a = false,
+            "Read and write this number of bytes in turn, from the same memory, over and over, as an update out of "
+            "core does; 0: not; `shared`: memory that processes may share. Gives bytes_read, bytes_written, seconds, "
+            "the processor_seconds spent, and the sync_seconds until all was durable. luwu.errors.ConfigError: lengths "
+            "that are no whole pages.");
     module.def("measure_update", &measure_update, "optimizer"_a, "dtype"_a, "workers"_a, "threads"_a, "verify"_a,
                "seconds"_a, "trims"_a = 0,
                "Elements a second that all threads update together in memory, whole chunks with their checksums; "
