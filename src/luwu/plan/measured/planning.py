@@ -100,13 +100,18 @@ def plan_here(settings: Settings, model: ModelShape, machine: Machine, disk_room
     server = forecast_here(settings, model)
     workers = machine.workers * worker_bytes(model, settings.run)
     memory = {
-        "parameters, states and gradients": float(server.memory_bytes),
+        "parameters, states and gradients": float(server.memory_bytes - unused_bytes(server)),
         "server": machine.costs.server_bytes,
         "workers' activations": workers,
         "workers": machine.costs.workers_bytes,
     }
     step = local_step(model, settings.run, machine, server)
     return LocalPlan(settings, model, machine, server, memory, step, float(machine.free_bytes), disk_room_bytes)
+
+
+def unused_bytes(server: Forecast) -> int:
+    """Return the memory for kept gradients that a run leaves alone: where all stays in memory, updates are not behind."""
+    return server.kept_bytes if server.parameters_read_bytes + server.states_read_bytes == 0 else 0
 
 
 def worker_bytes(model: ModelShape, run: RunSettings) -> float:
