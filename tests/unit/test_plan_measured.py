@@ -138,6 +138,15 @@ def test_micro_batches_take_their_slices_and_sums():
     )
 
 
+def test_gradients_are_kept_only_where_states_or_parameters_are_on_the_disk():
+    whole = plan()
+    assert whole.server.kept_bytes > 0
+    assert whole.memory["parameters, states and gradients"] == whole.server.memory_bytes - whole.server.kept_bytes
+    least = plan(memory=f"{whole.server.minimum_bytes}B")
+    assert least.server.states_read_bytes > 0
+    assert least.memory["parameters, states and gradients"] == least.server.memory_bytes
+
+
 def test_what_does_not_fit_says_so():
     tight = plan(replace(MACHINE, free_bytes=2**20), room=1e6, memory="1MB")
     assert {miss.what for miss in tight.misses} == {"memory", "disk", "server's memory budget"}

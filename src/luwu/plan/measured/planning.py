@@ -110,7 +110,7 @@ def plan_here(settings: Settings, model: ModelShape, machine: Machine, disk_room
 
 
 def unused_bytes(server: Forecast) -> int:
-    """Return the memory for kept gradients that a run leaves alone: where all stays in memory, updates are not behind."""
+    """Return the memory for kept gradients that nothing uses: where all else is in memory, updates are not behind."""
     return server.kept_bytes if server.parameters_read_bytes + server.states_read_bytes == 0 else 0
 
 
