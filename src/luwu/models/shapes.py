@@ -101,9 +101,14 @@ class ModelShape:
         return [self.lora_rank * size for columns, inner, _ in matrices(self) for size in (inner, columns)]
 
     @property
+    def adapter_size(self) -> int:
+        """Parameters of one layer's adapters."""
+        return sum(self.adapter_parameters())
+
+    @property
     def trained_layer_size(self) -> int:
         """Parameters of one layer that are trained: those of its adapters, or all."""
-        return sum(self.adapter_parameters()) if self.lora_rank else self.layer_size
+        return self.adapter_size if self.lora_rank else self.layer_size
 
     @property
     def trained_parameters(self) -> int:
@@ -126,8 +131,7 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Parameters of the model, its adapters included."""
-        adapters = self.layers * sum(self.adapter_parameters())
-        return self.layers * self.layer_size + self.outside_size + adapters
+        return self.layers * (self.layer_size + self.adapter_size) + self.outside_size
 
     @property
     def active_layer_size(self) -> int:

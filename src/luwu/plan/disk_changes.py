@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.launch.settings import Settings
-from luwu.plan.durability import mean_of
+from luwu.plan.durability import keeps_of, mean_of
 from luwu.plan.machines import whole_mebibytes
 from luwu.plan.planning import UNLIMITED
 from luwu.server.forecast import Forecast, forecast
@@ -62,7 +62,7 @@ class DiskChanges:
         def forecast_with(memory: int, points: CommitPoints, optimizer: str = optimizer) -> Forecast:
             return forecast(
                 block_elements, dtype=run.dtype, optimizer=optimizer, folders=max(1, len(run.stores)),
-                memory_bytes=memory, workers=run.workers, keeps="tail" if points == EACH_STEP else "all",
+                memory_bytes=memory, workers=run.workers, keeps=keeps_of(points),
             )  # fmt: skip
 
         points = run.commit_points

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from luwu.core.durability import CommitPoints
+from luwu.core.durability import EACH_STEP, CommitPoints
 from luwu.plan.luwu_step import OnDisk
 from luwu.plan.steps import PhaseTime, StepTime
-from luwu.server.forecast import Forecast
+from luwu.server.forecast import Forecast, Keeps
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,13 @@ class CommitSteps:
     def written_bytes(self) -> float:
         """Bytes that a step writes in the mean, over all servers."""
         return self.records_bytes + self.kept_bytes
+
+
+def keeps_of(points: CommitPoints, servers: int = 1) -> Keeps:
+    """Return the gradients that servers keep: all between commit points, else those of the tail, of one server alone."""
+    if points != EACH_STEP:
+        return "all"
+    return "tail" if servers == 1 else "none"
 
 
 def traffic_of(server: Forecast, records_bytes: float) -> OnDisk:

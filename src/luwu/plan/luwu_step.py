@@ -88,7 +88,7 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
     }
     _spread(work.late_writes, forward, backward)
     _follow(variant.tail, forward, backward)
-    pulled = (model.layer_size + sum(model.adapter_parameters())) / model.parameters
+    pulled = (model.layer_size + model.adapter_size) / model.parameters
     pushed = model.trained_layer_size / model.trained_parameters
     phases = (
         PhaseTime("first block", pulled * max(traffic.pull_seconds, work.before_first_block), {"pull": 0.0}),

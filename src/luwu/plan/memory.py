@@ -82,12 +82,12 @@ def luwu_worker(
     """
     element = 4 if kernels.float32 else 2
     tables = model.table_parameters()
-    layer = model.layer_size + sum(model.adapter_parameters())
-    largest, root = max([layer, *tables]) * element, (model.outside_size - sum(tables)) * element
-    tied = max(tables, default=0) * element if model.tied else 0
-    gradients = 1.0 * largest + root + tied  # a tied table's from the head's is kept until the embedding's
+    largest = max([model.layer_size + model.adapter_size, *tables]) * element
+    root = (model.outside_size - sum(tables)) * element
     if model.lora_rank:
-        gradients = 1.0 * model.trained_layer_size * element
+        gradients = 1.0 * model.adapter_size * element
+    else:  # a tied table's from the head's is kept until the embedding's
+        gradients = 1.0 * largest + root + (max(tables, default=0) * element if model.tied else 0)
     at_once = min(rows, micro_batch or rows)
     logits = min(at_once * model.sequence * model.vocabulary, TILE_LOGITS) * LOSS_BYTES_KEPT_PER_LOGIT.value
     boundary = boundary_bytes(model, rows, element)

@@ -14,7 +14,7 @@ from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import Cost, cost_of
-from luwu.plan.durability import CommitSteps
+from luwu.plan.durability import CommitSteps, keeps_of
 from luwu.plan.luwu_step import Variant, step_time
 from luwu.plan.machines import MEBIBYTE, memory_beside_server, whole_mebibytes
 from luwu.plan.memory import WorkerMemory, luwu_worker
@@ -203,7 +203,7 @@ def forecast_servers(request: Request) -> Forecast:
         workers=run.workers,
         servers=request.cluster.servers,
         summed=request.cluster.aggregation in ("switch", "multicast"),
-        keeps="all" if run.commit_points != EACH_STEP else "tail" if request.cluster.servers == 1 else "none",
+        keeps=keeps_of(run.commit_points, request.cluster.servers),
         adapter_elements=request.model.adapter_elements(),
     )
 

@@ -123,19 +123,14 @@ class Shapes:
 
     def _adapters(self, tokens: int) -> list[Kernel]:
         """The kernels of a layer's adapters, as peft has them: each adds to what its matrix gives."""
-        rank = self._model.lora_rank
-        return [
-            Kernel(
-                "adapter",
-                1,
-                add_adapter,
-                (
-                    self._random(rows := max(1, round(tokens * share)), columns), self._random(rows, inner),
-                    self._random(rank, inner), self._random(columns, rank),
-                ),
+        rank, found = self._model.lora_rank, []
+        for columns, inner, share in matrices(self._model):
+            rows = max(1, round(tokens * share))
+            values = self._random(rows, columns), self._random(rows, inner)
+            found.append(
+                Kernel("adapter", 1, add_adapter, (*values, self._random(rank, inner), self._random(columns, rank)))
             )
-            for columns, inner, share in matrices(self._model)
-        ]  # fmt: skip
+        return found
 
     def root(self, rows: int) -> list[Kernel]:
         """Return the kernels outside the layers: the embedding, the last norm, and the head with its loss."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.core.durability import EACH_STEP
 from luwu.core.manifest import element_bytes
 from luwu.core.quantities import format_size
 from luwu.core.units import bytes_text
@@ -16,6 +15,7 @@ from luwu.launch.settings import RunSettings, Settings
 from luwu.models.shapes import ModelShape
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import LOSS_BYTES_KEPT_PER_LOGIT
+from luwu.plan.durability import keeps_of
 from luwu.plan.machines import whole_mebibytes
 from luwu.plan.measured.step import local_step
 from luwu.plan.memory import SPARE_SUMS, TILE_LOGITS, boundary_bytes, layer_activation_bytes
@@ -90,7 +90,7 @@ def forecast_here(settings: Settings, model: ModelShape, memory_bytes: int | Non
         folders=max(1, len(run.stores)),
         memory_bytes=run.memory if memory_bytes is None else memory_bytes,
         workers=run.workers,
-        keeps="tail" if run.commit_points == EACH_STEP else "all",
+        keeps=keeps_of(run.commit_points),
         adapter_elements=model.adapter_elements(),
     )
 
@@ -123,11 +123,9 @@ def worker_bytes(model: ModelShape, run: RunSettings) -> float:
     layers = activations if run.checkpoint else model.layers * activations * rows / at_once
     inputs = boundary_bytes(model, rows, element) if run.checkpoint else 0.0
     logits = min(rows * model.sequence * model.vocabulary, TILE_LOGITS) * LOSS_BYTES_KEPT_PER_LOGIT.value
-    gradients = element * (max(model.layer_parameters()) + 2 * model.outside_size)
-    if model.lora_rank:
-        gradients = element * model.trained_layer_size
+    leaving = model.adapter_size if model.lora_rank else max(model.layer_parameters()) + 2 * model.outside_size
     sums = 4 * SPARE_SUMS * model.trained_layer_size if at_once < rows and element == 2 else 0
-    return inputs + max(layers, logits) + gradients + sums
+    return inputs + max(layers, logits) + element * leaving + sums
 
 
 def suggest(plan: LocalPlan) -> LocalPlan:
