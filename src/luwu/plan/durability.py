@@ -60,7 +60,7 @@ class CommitSteps:
 
 
 def keeps_of(points: CommitPoints, servers: int = 1) -> Keeps:
-    """Return the gradients that servers keep: all between commit points, else those of the tail, of one server alone."""
+    """Return the gradients that servers keep: all between commit points, else those of the tail, with one server."""
     if points != EACH_STEP:
         return "all"
     return "tail" if servers == 1 else "none"
